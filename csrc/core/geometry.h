@@ -1,0 +1,68 @@
+// The integers of a problem, and each formula that relates them, once.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace convtbw {
+
+inline constexpr int kMaxRank = 3;  // spatial axes
+
+// One spatial axis. Tap k at position j of y meets position h = j*stride - pad + k*dilation of x;
+// a tap whose h lies outside [0, x) is absent. Both extents are stored because neither determines
+// the other: output_padding may reach max(stride, dilation) - 1, a stride leaves pixels over.
+struct Axis {
+  int64_t x = 1, k = 1, y = 1;
+  int64_t stride = 1, pad = 0, dilation = 1;  // dilation 1 = dense
+
+  bool operator==(const Axis&) const = default;
+};
+
+// Axes are right-aligned: a 1-D problem uses axes[2] and leaves the others at extent 1, so that
+// loops over all three axes serve every rank.
+struct Geometry {
+  int64_t batch = 0, groups = 1;
+  int64_t x_channels = 0, y_channels = 0;  // per group
+  int rank = 0;
+  std::array<Axis, kMaxRank> axes;
+
+  bool operator==(const Geometry&) const = default;
+};
+
+// Half-open; empty when begin >= end.
+struct Range {
+  int64_t begin, end;
+};
+
+// Rounds towards minus infinity, for a positive divisor. (C++ truncates, Python and SymInt floor.)
+constexpr int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+// Positions j of y that tap k of the axis brings to positions h of x inside `h_range`, within [0,
+// y).
+constexpr Range incident(const Axis& axis, int64_t k, Range h_range) {
+  const int64_t shift = axis.pad - k * axis.dilation;  // j*stride = h + shift
+  return {std::max<int64_t>(0, floor_div(h_range.begin + shift + axis.stride - 1, axis.stride)),
+          std::min(axis.y, floor_div(h_range.end - 1 + shift, axis.stride) + 1)};
+}
+
+// The extent of a dilated kernel window. Int is int64_t or SymInt, here and below.
+template <class Int>
+Int effective_kernel(const Int& k, int64_t dilation) {
+  return (k - 1) * dilation + 1;
+}
+
+// How many positions y a window of extent ek has over x. Requires ek <= x + pads: the division of
+// int64_t truncates where that of SymInt floors.
+template <class Int>
+Int windows(const Int& x, const Int& pads, const Int& ek, int64_t stride) {
+  return (x + pads - ek) / stride + 1;
+}
+
+// The extent that a transposed convolution reaches from y positions, before output_padding.
+template <class Int>
+Int reach(const Int& y, const Int& pads, const Int& ek, int64_t stride) {
+  return (y - 1) * stride + ek - pads;
+}
+
+}  // namespace convtbw

@@ -1,0 +1,59 @@
+#include "core/problem.h"
+
+#include <limits>
+
+namespace convtbw {
+
+namespace {
+
+class Hasher {
+ public:
+  void add(int64_t value) {
+    // The 64-bit finaliser of MurmurHash3 on a running sum: cheap, and every input bit matters.
+    state_ += static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15;
+    state_ = (state_ ^ state_ >> 33) * 0xff51afd7ed558ccd;
+    state_ ^= state_ >> 29;
+  }
+  template <size_t n>
+  void add(const std::array<int64_t, n>& values) {
+    for (int64_t value : values) add(value);
+  }
+  size_t result() const { return state_; }
+
+ private:
+  uint64_t state_ = 0;
+};
+
+}  // namespace
+
+size_t hash(const Problem& p) {
+  Hasher hasher;
+  const Geometry& g = p.geometry;
+  for (int64_t value : {g.batch, g.groups, g.x_channels, g.y_channels, int64_t{g.rank}})
+    hasher.add(value);
+  for (const Axis& a : g.axes)
+    for (int64_t value : {a.x, a.k, a.y, a.stride, a.pad, a.dilation}) hasher.add(value);
+  for (const DataStrides* strides : {&p.x, &p.y}) {
+    hasher.add(strides->batch);
+    hasher.add(strides->channel);
+    hasher.add(strides->axes);
+  }
+  for (int64_t value : {p.w.group, p.w.y_channel, p.w.x_channel}) hasher.add(value);
+  hasher.add(p.w.axes);
+  hasher.add(static_cast<int64_t>(p.wanted) | static_cast<int64_t>(p.dtype) << 8 |
+             int64_t{p.bias} << 16 | int64_t{p.deterministic} << 17 | int64_t{p.forked} << 18 |
+             int64_t{p.threads} << 32);
+  return hasher.result();
+}
+
+int64_t flops(const Problem& p) {
+  const Geometry& g = p.geometry;
+  double count = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.groups) *
+                 static_cast<double>(g.x_channels) * static_cast<double>(g.y_channels);
+  for (const Axis& axis : g.axes)
+    count *= static_cast<double>(axis.k) * static_cast<double>(axis.y);
+  constexpr double limit = 0x1p63;
+  return count < limit ? static_cast<int64_t>(count) : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace convtbw

@@ -1,0 +1,56 @@
+// A problem is everything that a plan may depend on, and so the key of the plan cache. What is not
+// here cannot influence a result: a plan sees a Problem and raw pointers, nothing else.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/geometry.h"
+#include "core/role.h"
+
+namespace convtbw {
+
+// Strides in elements; 0 where the extent is 1, so that equal memory gives equal problems.
+struct DataStrides {
+  int64_t batch = 0, channel = 0;
+  std::array<int64_t, kMaxRank> axes{};
+
+  bool operator==(const DataStrides&) const = default;
+};
+
+// Element (group, q, c, k) of w, whichever reading of the weights' shape the caller used (spec 4).
+struct WeightsStrides {
+  int64_t group = 0, y_channel = 0, x_channel = 0;
+  std::array<int64_t, kMaxRank> axes{};
+
+  bool operator==(const WeightsStrides&) const = default;
+};
+
+struct Problem {
+  Geometry geometry;
+  Role wanted = Role::y;
+  Dtype dtype = Dtype::f32;
+  DataStrides x, y;
+  WeightsStrides w;
+  bool bias = false;  // one value a channel, added to the wanted role; never with Role::w
+  int threads = 1;
+  bool deterministic = false;  // torch.use_deterministic_algorithms
+  bool forked = false;         // in a child of fork(), where OpenMP's pool hangs
+
+  bool operator==(const Problem&) const = default;
+};
+
+// Where the data of a call lie. The wanted role is written, the others are read. bias: contiguous.
+struct Operands {
+  PerRole<void*> data;
+  const void* bias = nullptr;
+};
+
+size_t hash(const Problem& problem);
+
+// Multiply-adds of all taps, absent ones included, times two: the customary count. Saturates.
+int64_t flops(const Problem& problem);
+
+}  // namespace convtbw

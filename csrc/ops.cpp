@@ -1,0 +1,107 @@
+// The CPU key: a call in the caller's words -> roles and integers -> plan -> run.
+#include <ATen/Parallel.h>
+
+#include "control.h"
+#include "core/parallel.h"
+#include "plan/plan.h"
+#include "validate.h"
+
+namespace convtbw {
+
+namespace {
+
+Dtype dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return Dtype::f32;
+    case at::kBFloat16:
+      return Dtype::bf16;
+    case at::kHalf:
+      return Dtype::f16;
+    default:
+      return Dtype::f64;
+  }
+}
+
+int64_t stride_of(const at::Tensor& tensor, int dimension) {
+  return tensor.size(dimension) == 1 ? 0 : tensor.stride(dimension);
+}
+
+DataStrides data_strides(const at::Tensor& tensor, const DataLayout& layout, int rank) {
+  DataStrides strides{stride_of(tensor, 0), stride_of(tensor, layout.channel), {}};
+  for (int a = 0; a < rank; ++a)
+    strides.axes[kMaxRank - rank + a] = stride_of(tensor, layout.first_axis + a);
+  return strides;
+}
+
+WeightsStrides weights_strides(const at::Tensor& tensor, const Resolved<int64_t>& call) {
+  const WeightsLayout& layout = call.weights;
+  WeightsStrides strides{
+      0, stride_of(tensor, layout.y_channel), stride_of(tensor, layout.x_channel), {}};
+  strides.group = layout.groups_on_y ? strides.y_channel * call.channels.y
+                                     : strides.x_channel * call.channels.x;
+  if (call.channels.y == 1) strides.y_channel = 0;
+  if (call.channels.x == 1) strides.x_channel = 0;
+  for (int a = 0; a < call.rank; ++a)
+    strides.axes[kMaxRank - call.rank + a] = stride_of(tensor, layout.first_axis + a);
+  return strides;
+}
+
+Geometry geometry_of(const Call& call, const Resolved<int64_t>& resolved) {
+  Geometry geometry{resolved.batch,      call.groups,   resolved.channels.x,
+                    resolved.channels.y, resolved.rank, {}};
+  for (int a = 0; a < resolved.rank; ++a)
+    geometry.axes[kMaxRank - resolved.rank + a] = {resolved.extents.x[a],  resolved.extents.w[a],
+                                                   resolved.extents.y[a],  call.strides[a],
+                                                   resolved.pads_begin[a], call.dilations[a]};
+  return geometry;
+}
+
+at::Tensor run(const Call& call) {
+  const Sizes<int64_t> shape = call.shape_tensor ? shape_tensor_values(call) : [&] {
+    const auto given = C10_AS_INTARRAYREF_SLOW(shape_attribute(call));
+    return Sizes<int64_t>(given.begin(), given.end());
+  }();
+  const Resolved<int64_t> resolved = resolve<int64_t>(call, shape);
+  const at::Tensor result =
+      at::empty(resolved.result, call.first.options(), result_memory_format(call, resolved.data));
+  const at::Tensor bias = call.bias ? call.bias->contiguous() : at::Tensor();
+
+  PerRole<const at::Tensor*> tensors;
+  tensors[call.op.first] = &call.first;
+  tensors[call.op.second] = &call.second;
+  tensors[call.op.result] = &result;
+
+  Problem problem;
+  problem.geometry = geometry_of(call, resolved);
+  problem.wanted = call.op.result;
+  problem.dtype = dtype_of(call.first);
+  problem.x = data_strides(*tensors.x, resolved.data, resolved.rank);
+  problem.y = data_strides(*tensors.y, resolved.data, resolved.rank);
+  problem.w = weights_strides(*tensors.w, resolved);
+  problem.bias = bias.defined();
+  problem.forked = in_forked_child();
+  problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
+  problem.deterministic = at::globalContext().deterministicAlgorithms();
+
+  const std::shared_ptr<const Choice> choice = choose(problem, call.op.name);
+  if (explaining()) {
+    explain({choice, problem, reading_name(call, resolved.weights)});
+    return result;
+  }
+  Operands operands;
+  for (const Role role : {Role::x, Role::w, Role::y})
+    operands.data[role] = role == problem.wanted
+                              ? result.mutable_data_ptr()
+                              : const_cast<void*>(tensors[role]->const_data_ptr());
+  if (problem.bias) operands.bias = bias.const_data_ptr();
+  choice->plan->run(operands);
+  ran(*choice);
+  return result;
+}
+
+}  // namespace
+
+}  // namespace convtbw
+
+TORCH_LIBRARY_IMPL(convtbw, CPU, m) { convtbw::implement<&convtbw::run>(m); }

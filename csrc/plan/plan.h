@@ -1,0 +1,47 @@
+// From a problem to a plan: the first backend in order of preference that does not decline, or the
+// one that is forced. A pure function of the problem, the machine and what is forced; remembered in
+// a bounded cache.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/backend.h"
+
+namespace convtbw {
+
+// A plan and how it came to be chosen.
+struct Choice {
+  const Backend* backend;
+  std::string_view target;  // empty: the backend has no targets
+  std::unique_ptr<const Plan> plan;
+  std::vector<std::pair<std::string, std::string>> declined;  // every other backend, and why
+};
+
+// Throws, with `op` in the message, when a forced backend declines.
+std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op);
+
+// All backends in order of preference.
+const std::vector<const Backend*>& backends();
+
+// What is forced on this thread: by `force`, else by the environment (CONVTBW_BACKEND,
+// CONVTBW_TARGET), else nothing. An empty name forces nothing.
+struct Forced {
+  std::string backend, target;
+};
+
+Forced forced();
+
+// Throws when there is no such backend or target, or it does not run here; lists the legal names.
+void force(const Forced& wanted);
+
+struct CacheInfo {
+  int64_t entries, capacity, bytes, byte_capacity, hits, misses;
+};
+
+CacheInfo cache_info();
+void clear_cache();
+
+}  // namespace convtbw

@@ -1,0 +1,161 @@
+"""Who computes, and why: list, force and explain the backends.
+
+A *backend* is one implementation of all operators: ``onednn`` or ``reference``. For each call the first
+one that does not decline serves. *Available* backends were compiled in; *supported* ones also run on
+this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW_TARGET`` force one for the
+whole process; :func:`use` forces one for a block of code on one thread.
+
+The choice is made when an operator runs, so it also holds for calls inside a compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_ops import _library  # noqa: F401  (loads the operators)
+
+_native = torch.ops.convtbw_backends
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a call would be served."""
+
+    op: str
+    backend: str
+    target: str  # instruction set of the kernels; empty where the backend offers no choice
+    kernel: str  # the backend's own name of the implementation
+    declined: dict[str, str]  # every other backend: why not
+    flops: int  # 2 per multiply-add, absent taps included
+    workspace: int  # bytes that the call allocates beside inputs and result
+    reorders: tuple[str, ...]  # whole tensors that are copied into another order
+    reading: str  # how groups read the weights' shape
+    threads: int
+
+    def __str__(self) -> str:
+        served = f"{self.backend}/{self.target}" if self.target else self.backend
+        lines = [
+            f"{self.op}: {served}, {self.kernel}",
+            f"  {self.flops / 1e6:.3f} MFLOP, {self.threads} threads, "
+            f"workspace {self.workspace / 2**20:.2f} MiB",
+            f"  reorders: {', '.join(self.reorders) or 'none'}",
+            f"  weights: {self.reading}",
+        ]
+        lines += [f"  not {name}: {reason}" for name, reason in self.declined.items()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """The plan cache of the process."""
+
+    entries: int
+    capacity: int  # the most entries that are kept
+    bytes: int  # estimate of what the kept plans cost
+    byte_capacity: int
+    hits: int
+    misses: int
+
+
+def available() -> list[str]:
+    """Names of the backends that were compiled in, in order of preference."""
+    return _native.available()
+
+
+def supported() -> list[str]:
+    """Names of the backends that run on this machine, in order of preference."""
+    return _native.supported()
+
+
+def targets() -> list[str]:
+    """Names of the instruction sets that kernels were compiled for, supported ones first.
+
+    Empty: no compiled backend offers a choice.
+    """
+    return _native.targets()
+
+
+@contextmanager
+def use(name: str, target: str | None = None) -> Iterator[None]:
+    """Force a backend, and optionally its target, for the calls of this thread inside the block.
+
+    Args:
+        name: one of :func:`supported`.
+        target: one of the backend's supported :func:`targets`; by default its best.
+
+    Raises:
+        RuntimeError: on entry, if the name or target does not exist or is not supported here (the
+            message lists the legal names); in the block, if the backend declines a call.
+    """
+    if not name:
+        raise RuntimeError(
+            f"convtbw: no backend named ''; supported here: {', '.join(supported())}"
+        )
+    before = _native.force(name, target or "")
+    try:
+        yield
+    finally:
+        _native.force(*before)
+
+
+def last_used() -> str:
+    """Name of the backend that served the last call on this thread; empty before the first."""
+    return _native.last_used()
+
+
+def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Plan a call without running it.
+
+    Args:
+        op: an operator's name, such as ``"conv_transpose"``, or the operator itself.
+        *args: its arguments, as it would be called with; CPU tensors.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        What would serve the call under the present conditions (forced backend, threads, deterministic
+        mode), and why each other backend would not.
+
+    Raises:
+        RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).
+        ValueError: if there is no such operator.
+    """
+    # "conv_transpose", "convtbw::conv_transpose", or what operators print: "convtbw.conv_transpose.default"
+    name = str(op).replace("::", ".").removeprefix("convtbw.").split(".")[0]
+    if f"convtbw::{name}" not in torch._C._dispatch_get_all_op_names():
+        raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")
+    _native.explain_begin()
+    try:
+        with torch.no_grad():
+            getattr(torch.ops.convtbw, name)(*args, **kwargs)
+    finally:
+        report = _native.explain_end()
+    backend, target, kernel, names, reasons, flops, workspace, reorders, reading, threads = report
+    if not backend:
+        raise RuntimeError(f"convtbw::{name}: explain needs cpu tensors that hold data")
+    return Explanation(
+        op=name,
+        backend=backend,
+        target=target,
+        kernel=kernel,
+        declined=dict(zip(names, reasons, strict=True)),
+        flops=flops,
+        workspace=workspace,
+        reorders=tuple(reorders),
+        reading=reading,
+        threads=threads,
+    )
+
+
+def cache_info() -> CacheInfo:
+    """Size and use of the plan cache."""
+    return CacheInfo(*_native.cache_info())
+
+
+def clear_cache() -> None:
+    """Forget all plans and set the counters to zero."""
+    _native.clear_cache()
