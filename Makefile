@@ -1,0 +1,47 @@
+# The commands of the project. Each installs what it needs into .venv, and builds only what changed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h')
+SOURCES := $(filter csrc/%,$(CPP)) CMakeLists.txt setup.py pyproject.toml
+
+.PHONY: run test build bench lint kernel-tests clean
+
+run: build            ## train an autoencoder on photographs, with convtbw and with torch alone
+	$(BIN)/python -m torch_ops.demo $(ARGS)
+
+test: build           ## the test suite; ARGS="-k name" chooses
+	$(BIN)/pytest $(ARGS)
+
+bench: build          ## against torch, side by side; ARGS="--quick" for a first look
+	$(BIN)/python -m torch_ops.bench $(ARGS)
+
+build: $(VENV)/.built ## compile, and install into .venv as an editable package
+
+# Kernels without torch or Python, under AddressSanitizer and UndefinedBehaviorSanitizer.
+kernel-tests: $(VENV)/.tools
+	$(BIN)/cmake -S . -B build/kernel-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCONVTBW_WERROR=ON -DCONVTBW_KERNEL_TESTS=ON \
+	  -DCONVTBW_SANITIZE=ON -DONEDNN_ROOT=$(abspath $(VENV))
+	$(BIN)/cmake --build build/kernel-tests
+	$(BIN)/ctest --test-dir build/kernel-tests --output-on-failure
+
+lint: build           ## formatting and lint, as CI runs them
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+clean:                ## remove what was built; .venv keeps its packages
+	rm -rf build dist *.egg-info torch_ops/*.so $(VENV)/.built
+
+# What pyproject.toml asks for building, here too: the editable build is not isolated.
+$(VENV)/.tools: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))\
+	['build-system']['requires'], sep='\n')" > $(VENV)/build-requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/build-requirements.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(SOURCES)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[demo,test,bench,lint]'
+	touch $@

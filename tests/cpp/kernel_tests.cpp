@@ -1,0 +1,322 @@
+// Kernels against naive sums of integers, without torch or Python, so that sanitizers and emulators
+// can run them. Small integers make every partial sum exact: any order of summation must agree.
+#include <dlfcn.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+
+#include "core/parallel.h"
+#include "plan/backend.h"
+
+namespace convtbw {
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  ++failures;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+}
+
+// ---- conversions -------------------------------------------------------------------------------
+
+template <class T>
+void test_conversions(const std::string& name) {
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    const T value{static_cast<uint16_t>(bits)};
+    const double wide = to_double(value);
+    if (std::isnan(wide)) {
+      expect(std::isnan(to_double(from_double<T>(wide))), name + " keeps NaN");
+      continue;
+    }
+    expect(from_double<T>(wide).bits == bits, name + " round trip of " + std::to_string(bits));
+    // Between this value and the next the nearer one wins, and in the middle the even one.
+    const T next{static_cast<uint16_t>(bits + 1)};
+    const double above = to_double(next);
+    if (std::isnan(above) || std::isinf(above)) continue;
+    const double middle = wide / 2 + above / 2;
+    expect(from_double<T>(middle).bits == (bits & 1 ? bits + 1 : bits), name + " ties to even");
+    expect(from_double<T>(middle + (wide - middle) * 1e-6).bits == bits, name + " nearest, below");
+    expect(from_double<T>(middle + (above - middle) * 1e-6).bits == bits + 1,
+           name + " nearest, above");
+  }
+  expect(to_double(from_double<T>(1e300)) > 1e300, name + " overflows to infinity");
+  expect(from_double<T>(-1e-300).bits == 0x8000, name + " underflows to a signed zero");
+}
+
+// ---- geometry ----------------------------------------------------------------------------------
+
+void test_incidence() {
+  for (int64_t stride = 1; stride < 4; ++stride)
+    for (int64_t dilation = 1; dilation < 4; ++dilation)
+      for (int64_t pad = 0; pad < 5; ++pad)
+        for (int64_t k = 0; k < 4; ++k)
+          for (int64_t begin = 0; begin < 5; ++begin)
+            for (int64_t end = begin; end < 8; ++end) {
+              const Axis axis{8, 4, 6, stride, pad, dilation};
+              const Range found = incident(axis, k, {begin, end});
+              for (int64_t j = 0; j < axis.y; ++j) {
+                const int64_t h = j * stride - pad + k * dilation;
+                expect((h >= begin && h < end) == (j >= found.begin && j < found.end),
+                       "incident agrees with its definition");
+              }
+            }
+}
+
+void test_problem_key() {
+  Problem base;
+  base.geometry.rank = 2;
+  const auto differs = [&](auto change, const char* field) {
+    Problem other = base;
+    change(other);
+    expect(!(other == base), std::string(field) + " is compared");
+    expect(hash(other) != hash(base), std::string(field) + " is hashed");
+  };
+  differs([](Problem& p) { ++p.geometry.batch; }, "batch");
+  differs([](Problem& p) { ++p.geometry.groups; }, "groups");
+  differs([](Problem& p) { ++p.geometry.x_channels; }, "x_channels");
+  differs([](Problem& p) { ++p.geometry.y_channels; }, "y_channels");
+  differs([](Problem& p) { ++p.geometry.rank; }, "rank");
+  for (int a = 0; a < kMaxRank; ++a) {
+    for (auto member : {&Axis::x, &Axis::k, &Axis::y, &Axis::stride, &Axis::pad, &Axis::dilation})
+      differs([&](Problem& p) { ++(p.geometry.axes[a].*member); }, "axis");
+    differs([&](Problem& p) { ++p.x.axes[a]; }, "x stride");
+    differs([&](Problem& p) { ++p.y.axes[a]; }, "y stride");
+    differs([&](Problem& p) { ++p.w.axes[a]; }, "w stride");
+  }
+  differs([](Problem& p) { ++p.x.batch; }, "x batch stride");
+  differs([](Problem& p) { ++p.x.channel; }, "x channel stride");
+  differs([](Problem& p) { ++p.y.batch; }, "y batch stride");
+  differs([](Problem& p) { ++p.y.channel; }, "y channel stride");
+  differs([](Problem& p) { ++p.w.group; }, "w group stride");
+  differs([](Problem& p) { ++p.w.y_channel; }, "w y_channel stride");
+  differs([](Problem& p) { ++p.w.x_channel; }, "w x_channel stride");
+  differs([](Problem& p) { p.wanted = Role::w; }, "wanted");
+  differs([](Problem& p) { p.dtype = Dtype::bf16; }, "dtype");
+  differs([](Problem& p) { p.bias = true; }, "bias");
+  differs([](Problem& p) { p.threads = 3; }, "threads");
+  differs([](Problem& p) { p.deterministic = true; }, "deterministic");
+  differs([](Problem& p) { p.forked = true; }, "forked");
+}
+
+void test_parallel() {
+  std::vector<int> seen(1000);
+  parallel_for(4, 1000, [&](int64_t i) { ++seen[i]; });
+  for (const int count : seen) expect(count == 1, "parallel_for runs each index once");
+  bool caught = false;
+  try {
+    parallel_for(4, 100, [](int64_t i) {
+      if (i == 57) throw std::runtime_error("57");
+    });
+  } catch (const std::runtime_error&) {
+    caught = true;
+  }
+  expect(caught, "parallel_for rethrows");
+}
+
+// ---- contractions ------------------------------------------------------------------------------
+
+struct Shape {
+  const char* why;
+  int64_t batch, groups, x_channels, y_channels;
+  std::vector<Axis> axes;  // y extents are given, so that leftovers and output_padding occur
+};
+
+std::vector<Shape> shapes() {
+  return {
+      {"1-D, one of everything", 1, 1, 1, 1, {{1, 1, 1, 1, 0, 1}}},
+      {"1-D, stride leaves pixels over", 2, 1, 3, 5, {{10, 3, 4, 2, 0, 1}}},
+      {"2-D, 3x3 padded", 2, 1, 4, 6, {{7, 3, 7, 1, 1, 1}, {5, 3, 5, 1, 1, 1}}},
+      {"2-D, k4 s2 p1", 3, 1, 9, 17, {{8, 4, 4, 2, 1, 1}, {10, 4, 5, 2, 1, 1}}},
+      {"2-D, kernel = stride", 1, 1, 5, 3, {{8, 2, 4, 2, 0, 1}, {9, 3, 3, 3, 0, 1}}},
+      {"2-D, stride beyond kernel", 2, 2, 3, 2, {{13, 2, 3, 5, 0, 1}, {7, 1, 3, 3, 0, 1}}},
+      {"2-D, dilated", 2, 1, 8, 8, {{12, 3, 8, 1, 0, 2}, {9, 2, 6, 1, 0, 3}}},
+      {"2-D, pad beyond kernel", 1, 1, 2, 3, {{3, 2, 10, 1, 4, 1}, {4, 3, 4, 2, 3, 1}}},
+      {"2-D, y needs a tap that is never there",
+       2,
+       1,
+       2,
+       2,
+       {{2, 1, 4, 1, 1, 1}, {3, 1, 3, 1, 0, 1}}},
+      {"2-D, depthwise", 2, 16, 1, 1, {{9, 3, 9, 1, 1, 1}, {8, 5, 8, 1, 2, 1}}},
+      {"2-D, channel multiplier", 2, 8, 1, 3, {{9, 3, 5, 2, 1, 1}, {8, 3, 4, 2, 1, 1}}},
+      {"2-D, channels beyond the blocks", 1, 1, 65, 70, {{3, 2, 2, 1, 0, 1}, {67, 2, 66, 1, 0, 1}}},
+      {"2-D, row beyond the segment", 1, 1, 2, 3, {{1, 1, 1, 1, 0, 1}, {131, 3, 131, 1, 1, 1}}},
+      {"3-D, groups", 2, 3, 2, 4, {{5, 3, 3, 2, 1, 1}, {4, 2, 3, 1, 0, 1}, {6, 3, 6, 1, 1, 1}}},
+      {"3-D, dilation and asymmetry",
+       1,
+       1,
+       3,
+       2,
+       {{7, 2, 5, 1, 0, 2}, {5, 3, 4, 1, 0, 1}, {4, 3, 3, 2, 2, 1}}},
+  };
+}
+
+Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last) {
+  Problem p;
+  Geometry& g = p.geometry;
+  g = {shape.batch,
+       shape.groups,
+       shape.x_channels,
+       shape.y_channels,
+       static_cast<int>(shape.axes.size()),
+       {}};
+  for (int a = 0; a < g.rank; ++a) g.axes[kMaxRank - g.rank + a] = shape.axes[a];
+  p.wanted = wanted;
+  p.dtype = dtype;
+  p.threads = 2;
+  const auto data_strides = [&](Role role, int64_t channels) {
+    DataStrides s;
+    int64_t step = 1;
+    if (channels_last) {
+      s.channel = channels > 1 ? 1 : 0;
+      step = channels;
+    }
+    for (int a = kMaxRank - 1; a >= kMaxRank - g.rank; --a) {
+      const int64_t extent = role == Role::x ? g.axes[a].x : g.axes[a].y;
+      s.axes[a] = extent > 1 ? step : 0;
+      step *= extent;
+    }
+    if (!channels_last) {
+      s.channel = channels > 1 ? step : 0;
+      step *= channels;
+    }
+    s.batch = g.batch > 1 ? step : 0;
+    return s;
+  };
+  p.x = data_strides(Role::x, g.groups * g.x_channels);
+  p.y = data_strides(Role::y, g.groups * g.y_channels);
+  int64_t step = 1;  // (groups * Q, C, K...), torch's own order
+  for (int a = kMaxRank - 1; a >= kMaxRank - g.rank; --a) {
+    p.w.axes[a] = g.axes[a].k > 1 ? step : 0;
+    step *= g.axes[a].k;
+  }
+  p.w.x_channel = g.x_channels > 1 ? step : 0;
+  step *= g.x_channels;
+  p.w.y_channel = g.y_channels > 1 ? step : 0;
+  p.w.group = g.groups > 1 ? step * g.y_channels : 0;
+  return p;
+}
+
+int64_t size_of(const Geometry& g, Role role) {
+  int64_t size = role == Role::w
+                     ? g.groups * g.x_channels * g.y_channels
+                     : g.batch * g.groups * (role == Role::x ? g.x_channels : g.y_channels);
+  for (const Axis& axis : g.axes)
+    size *= role == Role::x ? axis.x : role == Role::w ? axis.k : axis.y;
+  return size;
+}
+
+// Calls f(index of x, index of w, index of y) for every present term of the trilinear form.
+template <class F>
+void for_each_term(const Problem& p, const F& f) {
+  const Geometry& g = p.geometry;
+  const auto& [a0, a1, a2] = g.axes;
+  for (int64_t n = 0; n < g.batch; ++n)
+    for (int64_t group = 0; group < g.groups; ++group)
+      for (int64_t q = 0; q < g.y_channels; ++q)
+        for (int64_t c = 0; c < g.x_channels; ++c)
+          for (int64_t k0 = 0; k0 < a0.k; ++k0)
+            for (int64_t k1 = 0; k1 < a1.k; ++k1)
+              for (int64_t k2 = 0; k2 < a2.k; ++k2)
+                for (int64_t j0 = 0; j0 < a0.y; ++j0)
+                  for (int64_t j1 = 0; j1 < a1.y; ++j1)
+                    for (int64_t j2 = 0; j2 < a2.y; ++j2) {
+                      const int64_t h0 = j0 * a0.stride - a0.pad + k0 * a0.dilation;
+                      const int64_t h1 = j1 * a1.stride - a1.pad + k1 * a1.dilation;
+                      const int64_t h2 = j2 * a2.stride - a2.pad + k2 * a2.dilation;
+                      if (h0 < 0 || h0 >= a0.x || h1 < 0 || h1 >= a1.x || h2 < 0 || h2 >= a2.x)
+                        continue;
+                      f(n * p.x.batch + (group * g.x_channels + c) * p.x.channel +
+                            h0 * p.x.axes[0] + h1 * p.x.axes[1] + h2 * p.x.axes[2],
+                        group * p.w.group + q * p.w.y_channel + c * p.w.x_channel +
+                            k0 * p.w.axes[0] + k1 * p.w.axes[1] + k2 * p.w.axes[2],
+                        n * p.y.batch + (group * g.y_channels + q) * p.y.channel +
+                            j0 * p.y.axes[0] + j1 * p.y.axes[1] + j2 * p.y.axes[2]);
+                    }
+}
+
+// Returns whether the backend ran.
+bool test_contraction(const Backend& backend, const Shape& shape, const Problem& p) {
+  const Prepared prepared = backend.prepare(p, {});
+  if (!prepared.plan) {
+    expect(!prepared.declined.empty(), "a decline has a reason");
+    return false;
+  }
+  std::mt19937 random(1);
+  PerRole<std::vector<int64_t>> integers;
+  for (const Role role : {Role::x, Role::w, Role::y}) {
+    integers[role].resize(size_of(p.geometry, role));
+    // Mostly zeros: sums stay below 256 and so exact in bfloat16.
+    if (role != p.wanted)
+      for (int64_t& value : integers[role])
+        value = random() % 4 ? 0 : static_cast<int64_t>(random() % 5) - 2;
+  }
+  for_each_term(p, [&](int64_t x, int64_t w, int64_t y) {
+    if (p.wanted == Role::x) integers.x[x] += integers.w[w] * integers.y[y];
+    if (p.wanted == Role::w) integers.w[w] += integers.x[x] * integers.y[y];
+    if (p.wanted == Role::y) integers.y[y] += integers.x[x] * integers.w[w];
+  });
+  bool equal = true;
+  visit_dtype(p.dtype, [&](auto element) {
+    using T = decltype(element);
+    PerRole<std::vector<T>> tensors;
+    Operands operands;
+    for (const Role role : {Role::x, Role::w, Role::y}) {
+      for (const int64_t value : integers[role])
+        // The result starts as NaN: it must be overwritten, never read.
+        tensors[role].push_back(
+            from_double<T>(role == p.wanted ? NAN : static_cast<double>(value)));
+      operands.data[role] = tensors[role].data();
+    }
+    prepared.plan->run(operands);
+    for (size_t i = 0; i < integers[p.wanted].size(); ++i)
+      equal &= to_double(tensors[p.wanted][i]) == static_cast<double>(integers[p.wanted][i]);
+  });
+  expect(equal, std::string(backend.name) + " " + prepared.plan->kernel + " " +
+                    contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " + shape.why);
+  return true;
+}
+
+void test_backend(const Backend& backend, bool may_decline) {
+  int ran = 0, declined = 0;
+  for (const Shape& shape : shapes())
+    for (const Role wanted : {Role::x, Role::w, Role::y})
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64})
+        for (const bool channels_last : {false, true})
+          ++(test_contraction(backend, shape, problem_of(shape, wanted, dtype, channels_last))
+                 ? ran
+                 : declined);
+  std::printf("%s: %d contractions ran, %d declined\n", std::string(backend.name).c_str(), ran,
+              declined);
+  expect(ran > 0, "the backend ran");
+  expect(may_decline || declined == 0, "the reference accepts everything");
+}
+
+}  // namespace
+}  // namespace convtbw
+
+int main() {
+  using namespace convtbw;
+  test_conversions<bfloat16>("bfloat16");
+  test_conversions<float16>("float16");
+  test_incidence();
+  test_problem_key();
+  test_parallel();
+  test_backend(kReferenceBackend, false);
+#ifdef CONVTBW_ONEDNN_LIBRARY
+  void* const library = dlopen(CONVTBW_ONEDNN_LIBRARY, RTLD_NOW);
+  expect(library != nullptr, "oneDNN's library opens");
+  if (library) {
+    using Entry = const Backend* (*)();
+    const auto entry = reinterpret_cast<Entry>(dlsym(library, "convtbw_onednn_backend"));
+    test_backend(*entry(), true);
+  }
+#endif
+  std::printf(failures ? "%d checks failed\n" : "kernel tests passed\n", failures);
+  return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
