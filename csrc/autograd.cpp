@@ -37,50 +37,123 @@ Call replaced(const Call& call, const at::Tensor& first, const at::Tensor& secon
           call.weights_format};
 }
 
+// All that the gradients of a call depend on beside its tensors. They never repeat auto_pad or an
+// omitted pad, shape or output_padding: they pass what the call was resolved to.
+struct Resolution {
+  std::string op;
+  int64_t channel = 0;  // dimension of the data tensors
+  int64_t groups = 1;
+  std::vector<int64_t> strides, dilations;
+  std::vector<c10::SymInt> pads_begin, pads_end, output_padding, first_sizes, second_sizes;
+  std::string data_format, weights_format;
+
+  // Every member, in one order.
+  template <class Self, class F>
+  static void visit(Self& self, const F& f) {
+    f(self.op);
+    f(self.channel);
+    f(self.groups);
+    f(self.strides);
+    f(self.dilations);
+    visit_symbolic(self, f);
+    f(self.data_format);
+    f(self.weights_format);
+  }
+  template <class Self, class F>
+  static void visit_symbolic(Self& self, const F& f) {
+    f(self.pads_begin);
+    f(self.pads_end);
+    f(self.output_padding);
+    f(self.first_sizes);
+    f(self.second_sizes);
+  }
+};
+
+Resolution resolution_of(const Call& call, const Resolved<c10::SymInt>& resolved) {
+  const auto vector = [](const auto& values) {
+    return std::vector<c10::SymInt>(values.begin(), values.end());
+  };
+  return {call.op.name,
+          resolved.data.channel,
+          call.groups,
+          call.strides.vec(),
+          call.dilations.vec(),
+          vector(resolved.pads_begin),
+          vector(resolved.pads_end),
+          vector(resolved.output_padding),
+          vector(call.first.sym_sizes()),
+          vector(call.second.sym_sizes()),
+          std::string(call.data_format),
+          std::string(call.weights_format)};
+}
+
+// The partial of a call with respect to `wanted`; the cotangent lies in the result's slot.
+at::Tensor partial_of(const Resolution& r, Family family, Role wanted,
+                      const std::vector<c10::SymInt>& sizes, const PerRole<at::Tensor>& slots) {
+  const Operator& op = partial(family, wanted);
+  at::OptionalSymIntArrayRef shape, output_padding;
+  if (op.shape_name) shape = sizes;
+  if (op.transposed()) output_padding = r.output_padding;
+  return dispatch({op,
+                   slots[op.first],
+                   slots[op.second],
+                   {},
+                   {},
+                   shape,
+                   r.strides,
+                   r.pads_begin,
+                   r.pads_end,
+                   r.dilations,
+                   "none",
+                   output_padding,
+                   r.groups,
+                   r.data_format,
+                   r.weights_format});
+}
+
+// One flag for each of first, second and bias.
+using Needed = std::array<bool, 3>;
+
+variable_list gradients(const Resolution& r, const Needed& needed, const at::Tensor& cotangent,
+                        const at::Tensor& first, const at::Tensor& second) {
+  variable_list result(3);
+  if (!cotangent.defined()) return result;
+  const Operator& op = operator_named(r.op);
+  PerRole<at::Tensor> slots;
+  slots[op.first] = first;
+  slots[op.second] = second;
+  slots[op.result] = cotangent;
+  if (needed[0]) result[0] = partial_of(r, op.family, op.first, r.first_sizes, slots);
+  if (needed[1]) result[1] = partial_of(r, op.family, op.second, r.second_sizes, slots);
+  if (needed[2]) {
+    std::vector<int64_t> others;
+    for (int64_t d = 0; d < cotangent.dim(); ++d)
+      if (d != r.channel) others.push_back(d);
+    result[2] = cotangent.sum(others);
+  }
+  return result;
+}
+
 class PartialBackward : public torch::autograd::Node {
  public:
-  // Gradients never repeat auto_pad or an omitted pad, shape or output_padding: they pass what the
-  // call was resolved to. `save_*` says whose values a gradient will read.
+  // `save_*` says whose values a gradient will read.
   PartialBackward(const Call& call, const Resolved<c10::SymInt>& resolved, bool save_first,
                   bool save_second)
       : Node(torch::autograd::collect_next_edges(call.first, call.second,
                                                  call.bias.value_or(at::Tensor()))),
-        op_(&call.op),
-        channel_(resolved.data.channel),
-        groups_(call.groups),
-        strides_(call.strides.vec()),
-        dilations_(call.dilations.vec()),
-        pads_begin_(resolved.pads_begin.begin(), resolved.pads_begin.end()),
-        pads_end_(resolved.pads_end.begin(), resolved.pads_end.end()),
-        output_padding_(resolved.output_padding.begin(), resolved.output_padding.end()),
-        first_sizes_(call.first.sym_sizes().vec()),
-        second_sizes_(call.second.sym_sizes().vec()),
-        data_format_(call.data_format),
-        weights_format_(call.weights_format) {
+        resolution_(resolution_of(call, resolved)) {
     if (save_first) first_ = SavedVariable(call.first, /*is_output=*/false);
     if (save_second) second_ = SavedVariable(call.second, /*is_output=*/false);
   }
 
-  std::string name() const override { return std::string("convtbw::") + op_->name + "Backward"; }
+  std::string name() const override { return "convtbw::" + resolution_.op + "Backward"; }
 
   variable_list apply(variable_list&& cotangents) override {
     const std::lock_guard lock(mutex_);
-    const at::Tensor& cotangent = cotangents[0];
-    variable_list gradients(3);
-    if (!cotangent.defined()) return gradients;
-    PerRole<at::Tensor> slots;
-    slots[op_->result] = cotangent;
-    if (task_should_compute_output(1)) slots[op_->first] = first_.unpack(getptr());
-    if (task_should_compute_output(0)) slots[op_->second] = second_.unpack(getptr());
-    if (task_should_compute_output(0)) gradients[0] = gradient(op_->first, slots, first_sizes_);
-    if (task_should_compute_output(1)) gradients[1] = gradient(op_->second, slots, second_sizes_);
-    if (task_should_compute_output(2)) {
-      std::vector<int64_t> others;
-      for (int64_t d = 0; d < cotangent.dim(); ++d)
-        if (d != channel_) others.push_back(d);
-      gradients[2] = cotangent.sum(others);
-    }
-    return gradients;
+    const Needed needed = this->needed();
+    return gradients(resolution_, needed, cotangents[0],
+                     needed[1] ? first_.unpack(getptr()) : at::Tensor(),
+                     needed[0] ? second_.unpack(getptr()) : at::Tensor());
   }
 
   void release_variables() override {
@@ -91,71 +164,71 @@ class PartialBackward : public torch::autograd::Node {
 
   bool is_traceable() override { return true; }
 
+  // Compiled autograd: what the traced graph depends on, ...
   void compiled_args(CompiledNodeArgs& args) const override {
-    args.collect(std::string(op_->name));
     args.collect(first_, /*is_output=*/false);
     args.collect(second_, /*is_output=*/false);
-    args.collect(channel_);
-    args.collect(groups_);
-    args.collect(strides_);
-    args.collect(dilations_);
-    args.collect(pads_begin_);
-    args.collect(pads_end_);
-    args.collect(output_padding_);
-    args.collect(first_sizes_);
-    args.collect(second_sizes_);
-    args.collect(data_format_);
-    args.collect(weights_format_);
+    Resolution::visit(resolution_, [&](const auto& member) { args.collect(member); });
   }
 
+  // ... and a call of `gradients` put into it, with the arguments packed as IValues.
   variable_list apply_with_saved(const variable_list& cotangents,
                                  SwapSavedVariables& saved) override {
-    const auto swapped = [&](auto&& swap) {
-      swap(first_);
-      swap(second_);
-      swap(pads_begin_);
-      swap(pads_end_);
-      swap(output_padding_);
-      swap(first_sizes_);
-      swap(second_sizes_);
-    };
-    swapped([&](auto& member) { saved.before(member); });
-    variable_list gradients = apply(variable_list(cotangents));
-    swapped([&](auto& member) { saved.after(member); });
-    return gradients;
+    namespace compiled = torch::dynamo::autograd;
+    static constexpr const char* function = "ConvtbwPartialBackward";
+    const auto& compiler = compiled::getPyCompilerInterface();
+    const Needed needed = this->needed();
+    static std::once_flag bound;
+    std::call_once(bound, [&] {
+      std::vector<at::TypePtr> types(needed.size(), compiled::IValuePacker<bool>::packed_type());
+      types.insert(types.end(), 2, compiled::IValuePacker<at::Tensor>::packed_type());
+      Resolution::visit(resolution_, [&](const auto& member) {
+        types.push_back(compiled::IValuePacker<std::decay_t<decltype(member)>>::packed_type());
+      });
+      compiler->bind_function(saved.get_py_compiler(), function, &gradients_of_packed, types);
+    });
+
+    saved.before(first_);
+    saved.before(second_);
+    Resolution::visit_symbolic(resolution_, [&](auto& member) { saved.before(member); });
+    compiled::PackedArgs packed;
+    for (const bool flag : needed) packed.pack(flag);
+    packed.pack(needed[1] ? first_.unpack(getptr()) : at::Tensor());
+    packed.pack(needed[0] ? second_.unpack(getptr()) : at::Tensor());
+    Resolution::visit(resolution_, [&](const auto& member) { packed.pack(member); });
+    const auto metadata =
+        compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            compiled::get_input_metadata(next_edges()));
+    variable_list result = compiler->call_function(saved.get_py_compiler(), "apply_functional",
+                                                   function, cotangents, packed.vec(), metadata);
+    Resolution::visit_symbolic(resolution_, [&](auto& member) { saved.after(member); });
+    saved.after(first_);
+    saved.after(second_);
+    return result;
   }
 
  private:
-  at::Tensor gradient(Role wanted, const PerRole<at::Tensor>& slots,
-                      const std::vector<c10::SymInt>& sizes) const {
-    const Operator& op = partial(op_->family, wanted);
-    at::OptionalSymIntArrayRef shape, output_padding;
-    if (op.shape_name) shape = sizes;
-    if (op.transposed()) output_padding = output_padding_;
-    return dispatch({op,
-                     slots[op.first],
-                     slots[op.second],
-                     {},
-                     {},
-                     shape,
-                     strides_,
-                     pads_begin_,
-                     pads_end_,
-                     dilations_,
-                     "none",
-                     output_padding,
-                     groups_,
-                     data_format_,
-                     weights_format_});
+  static variable_list gradients_of_packed(const variable_list& cotangents,
+                                           const torch::autograd::ivalue_list& arguments) {
+    torch::dynamo::autograd::PackedArgs packed(arguments);
+    Needed needed;
+    for (bool& flag : needed) flag = packed.unpack<bool>();
+    const auto first = packed.unpack<at::Tensor>();
+    const auto second = packed.unpack<at::Tensor>();
+    Resolution resolution;
+    Resolution::visit(resolution, [&](auto& member) {
+      member = packed.unpack<std::decay_t<decltype(member)>>();
+    });
+    return gradients(resolution, needed, cotangents[0], first, second);
   }
 
-  const Operator* op_;
+  Needed needed() const {
+    return {task_should_compute_output(0), task_should_compute_output(1),
+            task_should_compute_output(2)};
+  }
+
+  Resolution resolution_;
   SavedVariable first_, second_;
-  int64_t channel_;  // dimension of the data tensors
-  int64_t groups_;
-  std::vector<int64_t> strides_, dilations_;
-  std::vector<c10::SymInt> pads_begin_, pads_end_, output_padding_, first_sizes_, second_sizes_;
-  std::string data_format_, weights_format_;
 };
 
 bool has_tangent(const at::Tensor& tensor) {

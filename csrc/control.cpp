@@ -67,6 +67,11 @@ Report explain_end() {
     names.push_back(name);
     reasons.push_back(reason);
   }
+  Strings reorders;
+  for (const Role role : choice.plan->reorders)
+    reorders.push_back(std::string(found->names[role]) +
+                       (role == found->problem.wanted ? " from " : " to ") +
+                       std::string(choice.backend->name) + "'s layout");
   return {std::string(choice.backend->name),
           std::string(choice.target),
           choice.plan->kernel,
@@ -74,7 +79,7 @@ Report explain_end() {
           reasons,
           flops(found->problem),
           choice.plan->workspace,
-          choice.plan->reorders,
+          reorders,
           found->reading,
           found->problem.threads};
 }

@@ -11,6 +11,7 @@ struct Explanation {
   std::shared_ptr<const Choice> choice;
   Problem problem;
   std::string reading;
+  PerRole<const char*> names;  // what the caller calls the tensors
 };
 
 // Between explain_begin and explain_end on this thread operators plan and do not run.

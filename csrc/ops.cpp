@@ -86,7 +86,10 @@ at::Tensor run(const Call& call) {
 
   const std::shared_ptr<const Choice> choice = choose(problem, call.op.name);
   if (explaining()) {
-    explain({choice, problem, reading_name(call, resolved.weights)});
+    explain({choice,
+             problem,
+             reading_name(call, resolved.weights),
+             {call.op.name_of(Role::x), call.op.name_of(Role::w), call.op.name_of(Role::y)}});
     return result;
   }
   Operands operands;

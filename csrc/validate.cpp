@@ -22,6 +22,10 @@ bool at_least(const c10::SymInt& a, const c10::SymInt& b) {
   return a.sym_ge(b).expect_true(__FILE__, __LINE__);
 }
 
+// The value of an integer that is known now.
+std::optional<int64_t> known(int64_t value) { return value; }
+std::optional<int64_t> known(const c10::SymInt& value) { return value.maybe_as_int(); }
+
 int64_t larger(int64_t a, int64_t b) { return std::max(a, b); }
 c10::SymInt larger(const c10::SymInt& a, const c10::SymInt& b) { return a.max(b); }
 
@@ -420,23 +424,31 @@ class Resolver {
     }};
   }
 
-  // No later sum of an eager call can leave 64 bits if this one does not.
+  // No later sum can leave 64 bits if this one does not. Symbolic extents are not asked: the
+  // program that is traced for them asks the real ones when it runs.
   void check_range(int a, const Int& x, const Int& y) const {
-    if constexpr (std::is_same_v<Int, int64_t>) {
-      using Wide = __int128;
-      constexpr Wide limit = std::numeric_limits<int64_t>::max();
-      const Wide stride = call_.strides[a], dilation = call_.dilations[a];
-      const Wide kernel = (Wide(result_.extents.w[a]) - 1) * dilation + 1;
-      const Wide windows = kernel > limit ? 0 : (Wide(y) - 1) * stride;
-      Wide sum = kernel;
-      if (kernel <= limit) sum += windows > limit ? windows : windows + stride + dilation + x;
-      if (auto_pad_ == kNone && !pads_omitted_ && sum <= limit)
-        sum += Wide(pads_begin_[a]) + pads_end_[a];
-      check(call_, sum <= limit, "spatial axis ", a, " overflows 64 bits: (extent ", y, " - 1) * ",
-            Entry{"strides", a}, " ", call_.strides[a], " + (kernel ", result_.extents.w[a],
-            " - 1) * ", Entry{"dilations", a}, " ", call_.dilations[a], " + extent ", x,
-            " + pads_begin ", pads_begin_, " + pads_end ", pads_end_, "; expected less than 2^63");
-    }
+    using Wide = __int128;
+    constexpr Wide limit = std::numeric_limits<int64_t>::max();
+    Wide sum = 0;
+    bool exceeded = false;
+    const auto add = [&](const Wide& term) {
+      sum += term;
+      exceeded |= sum > limit;
+      if (exceeded) sum = 0;  // so that no later term can leave 128 bits
+    };
+    const Wide stride = call_.strides[a], dilation = call_.dilations[a];
+    add(stride);
+    add(dilation);
+    if (const auto taps = known(result_.extents.w[a])) add((Wide(*taps) - 1) * dilation + 1);
+    if (const auto windows = known(y)) add((Wide(*windows) - 1) * stride);
+    if (const auto extent = known(x)) add(*extent);
+    if (auto_pad_ == kNone && !pads_omitted_)
+      for (const Int& pad : {pads_begin_[a], pads_end_[a]})
+        if (const auto pixels = known(pad)) add(*pixels);
+    check(call_, !exceeded, "spatial axis ", a, " overflows 64 bits: (extent ", y, " - 1) * ",
+          Entry{"strides", a}, " ", call_.strides[a], " + (kernel ", result_.extents.w[a],
+          " - 1) * ", Entry{"dilations", a}, " ", call_.dilations[a], " + extent ", x,
+          " + pads_begin ", pads_begin_, " + pads_end ", pads_end_, "; expected less than 2^63");
   }
 
   void read_bias() const {
@@ -457,15 +469,13 @@ class Resolver {
       for (int a = 0; a < result_.rank; ++a)
         result_.result[result_.data.first_axis + a] = result_.extents[op_.result][a];
     }
-    if constexpr (std::is_same_v<Int, int64_t>) {
-      int64_t bytes = static_cast<int64_t>(call_.first.element_size());
-      bool overflow = false;
-      for (const int64_t extent : result_.result)
-        overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes);
-      check(call_, !overflow, name(op_.result), " of shape ",
-            c10::ArrayRef<int64_t>(result_.result),
-            " overflows 64 bits; expected less than 2^63 bytes");
-    }
+    int64_t bytes = static_cast<int64_t>(call_.first.element_size());
+    bool overflow = false;
+    for (const Int& extent : result_.result)
+      if (const auto pixels = known(extent))
+        overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(*pixels, 1), &bytes);
+    check(call_, !overflow, name(op_.result), " of shape ", c10::ArrayRef<Int>(result_.result),
+          " overflows 64 bits; expected less than 2^63 bytes");
   }
 
   const Call& call_;

@@ -18,10 +18,10 @@ class Plan {
   virtual ~Plan() = default;
   virtual void run(const Operands& operands) const = 0;
 
-  std::string kernel;                 // the implementation, for explain()
-  int64_t workspace = 0;              // bytes that a run allocates beside inputs and result
-  std::vector<std::string> reorders;  // whole tensors that a run copies into another order
-  int64_t bytes = 0;                  // what keeping the plan costs
+  std::string kernel;          // the implementation, for explain()
+  int64_t workspace = 0;       // bytes that a run allocates beside inputs and result
+  std::vector<Role> reorders;  // whole tensors that a run copies into another order
+  int64_t bytes = 0;           // what keeping the plan costs
 };
 
 // Exactly one of the two is set.

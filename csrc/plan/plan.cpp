@@ -51,11 +51,12 @@ std::vector<std::string_view> supported_targets(const Backend& backend) {
   return names;
 }
 
-Selection select(const Forced& wanted) {
+// `origin`: of the names, where the caller cannot know it.
+Selection select(const Forced& wanted, const char* origin) {
   Selection selection;
   if (wanted.backend.empty()) {
-    TORCH_CHECK(wanted.target.empty(), "convtbw: target '", wanted.target,
-                "' is forced without a backend; force the backend too, one of: ",
+    TORCH_CHECK(wanted.target.empty(), "convtbw: target '", wanted.target, "'", origin,
+                " is forced without a backend; force the backend too, one of: ",
                 listed(supported_backends()));
     return selection;
   }
@@ -64,18 +65,18 @@ Selection select(const Forced& wanted) {
     names.push_back(row->name);
     if (row->name == wanted.backend) selection.backend = row;
   }
-  TORCH_CHECK(selection.backend, "convtbw: no backend named '", wanted.backend,
-              "'; available: ", listed(names), "; supported here: ", listed(supported_backends()));
+  TORCH_CHECK(selection.backend, "convtbw: no backend named '", wanted.backend, "'", origin,
+              "; available: ", listed(names), "; supported here: ", listed(supported_backends()));
   const std::string reason = selection.backend->why_unsupported();
-  TORCH_CHECK(reason.empty(), "convtbw: backend '", wanted.backend,
-              "' is not supported here: ", reason,
+  TORCH_CHECK(reason.empty(), "convtbw: backend '", wanted.backend, "'", origin,
+              " is not supported here: ", reason,
               "; supported here: ", listed(supported_backends()));
   if (wanted.target.empty()) return selection;
   for (const std::string_view name : supported_targets(*selection.backend))
     if (name == wanted.target) selection.target = name;
   TORCH_CHECK(!selection.target.empty(), "convtbw: backend '", wanted.backend,
-              "' has no target named '", wanted.target,
-              "' here; supported: ", listed(supported_targets(*selection.backend)));
+              "' has no target named '", wanted.target, "'", origin,
+              " here; supported: ", listed(supported_targets(*selection.backend)));
   return selection;
 }
 
@@ -95,7 +96,9 @@ const Forced& forced_by_environment() {
 }
 
 const Selection& selection() {
-  if (!selection_here) selection_here = select(forced());
+  if (!selection_here)
+    selection_here =
+        select(forced(), forced_here ? "" : " (environment: CONVTBW_BACKEND, CONVTBW_TARGET)");
   return *selection_here;
 }
 
@@ -165,7 +168,7 @@ std::shared_ptr<const Choice> choose_afresh(const Problem& problem, const Select
 Forced forced() { return forced_here ? *forced_here : forced_by_environment(); }
 
 void force(const Forced& wanted) {
-  selection_here = select(wanted);
+  selection_here = select(wanted, "");
   forced_here = wanted;
 }
 

@@ -1,0 +1,80 @@
+"""The package around the operators: version, typing marker, wrappers, the check of torch."""
+
+import inspect
+import re
+import subprocess
+import sys
+from importlib import metadata, resources
+
+import pytest
+import torch
+from samples import OPERATORS, one_each
+
+import torch_ops
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+.*", torch_ops.__version__)
+    # The version is written once: what the wheel says is what the package says.
+    distributions = metadata.packages_distributions()["torch_ops"]
+    assert metadata.version(distributions[0]) == torch_ops.__version__
+
+
+def test_typing_marker() -> None:
+    assert resources.files(torch_ops).joinpath("py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_wrapper_is_documented(name: str) -> None:
+    documentation = inspect.getdoc(getattr(torch_ops, name)) or ""
+    for section in ("Args:", "Returns:", "Raises:"):
+        assert section in documentation, section
+    for argument in OPERATORS[name].names:
+        assert argument in documentation, argument
+
+
+@pytest.mark.parametrize("case", one_each(), ids=str)
+def test_wrapper_is_the_operator(case) -> None:
+    tensors = [tensor.requires_grad_() for tensor in case.tensors()]
+    wrapped = getattr(torch_ops, case.op)(*tensors, **case.kwargs())
+    plain = case.call(*tensors)
+    assert torch.equal(wrapped, plain)
+    assert wrapped.stride() == plain.stride()
+    cotangent = torch.randn_like(plain)
+    for mine, other in zip(
+        torch.autograd.grad(wrapped, tensors, cotangent),
+        torch.autograd.grad(plain, tensors, cotangent),
+        strict=True,
+    ):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_wrapper_has_the_schema_s_arguments_and_defaults(name: str) -> None:
+    schema = getattr(torch.ops.convtbw, name).default._schema
+    parameters = inspect.signature(getattr(torch_ops, name)).parameters
+    assert list(parameters) == [argument.name for argument in schema.arguments]
+    for argument in schema.arguments:
+        parameter = parameters[argument.name]
+        keyword_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert keyword_only == argument.kwarg_only, argument.name
+        if argument.has_default_value():
+            default = parameter.default
+            default = list(default) if isinstance(default, tuple) else default
+            assert default == argument.default_value, argument.name
+        else:
+            assert parameter.default is inspect.Parameter.empty, argument.name
+
+
+def test_another_torch_version_is_refused_with_both_versions() -> None:
+    # The binary belongs to one torch version; a mismatch must be a sentence, not a missing symbol.
+    built_for = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    script = "import torch; torch.__version__ = '2.12.0'; import torch_ops"
+    child = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    last_lines = child.stderr[child.stderr.find("ImportError") :]
+    assert child.returncode != 0
+    assert last_lines.startswith("ImportError")
+    assert "2.12.0" in last_lines
+    assert built_for in last_lines
