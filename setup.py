@@ -36,7 +36,7 @@ class CMakeBuild(build_ext):
         prefixes = [Path(torch.utils.cmake_prefix_path), *onednn_prefix()]
         options = [f"-DCMAKE_PREFIX_PATH={';'.join(map(str, prefixes))}"]
         if self.inplace:
-            # Incremental; and the result stays in the source tree, so it must be told where oneDNN is.
+            # Incremental. The result stays in the source tree: it must be told where oneDNN is.
             build, destination, fresh = ROOT / "build" / "inplace", ROOT, []
             options += [f"-DONEDNN_ROOT={prefix}" for prefix in onednn_prefix()]
         else:

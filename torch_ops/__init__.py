@@ -1,7 +1,8 @@
 """Gradients of convolution and transposed convolution on CPU, after oneDNN Graph's operations.
 
 Importing the package loads the operators ``torch.ops.convtbw.*``. The functions of this module are
-the same operators with types and documentation; :mod:`torch_ops.backends` says who computes and why.
+the same operators with types and documentation; :mod:`torch_ops.backends` says who computes and
+why.
 """
 
 from torch_ops import backends

@@ -1,9 +1,9 @@
 """Who computes, and why: list, force and explain the backends.
 
-A *backend* is one implementation of all operators: ``onednn`` or ``reference``. For each call the first
-one that does not decline serves. *Available* backends were compiled in; *supported* ones also run on
-this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW_TARGET`` force one for the
-whole process; :func:`use` forces one for a block of code on one thread.
+A *backend* is one implementation of all operators: ``onednn`` or ``reference``. For each call the
+first one that does not decline serves. *Available* backends were compiled in; *supported* ones also
+run on this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW_TARGET`` force one
+for the whole process; :func:`use` forces one for a block of code on one thread.
 
 The choice is made when an operator runs, so it also holds for calls inside a compiled program.
 """
@@ -41,8 +41,8 @@ class Explanation:
         served = f"{self.backend}/{self.target}" if self.target else self.backend
         lines = [
             f"{self.op}: {served}, {self.kernel}",
-            f"  {self.flops / 1e6:.3f} MFLOP, {self.threads} threads, "
-            f"workspace {self.workspace / 2**20:.2f} MiB",
+            f"  {self.flops / 1e6:.3f} MFLOP, {self.threads} threads",
+            f"  workspace: {self.workspace / 2**20:.2f} MiB",
             f"  reorders: {', '.join(self.reorders) or 'none'}",
             f"  weights: {self.reading}",
         ]
@@ -117,14 +117,15 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         **kwargs: its keyword arguments.
 
     Returns:
-        What would serve the call under the present conditions (forced backend, threads, deterministic
-        mode), and why each other backend would not.
+        What would serve the call under the present conditions (forced backend, threads,
+        deterministic mode), and why each other backend would not.
 
     Raises:
         RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).
         ValueError: if there is no such operator.
     """
-    # "conv_transpose", "convtbw::conv_transpose", or what operators print: "convtbw.conv_transpose.default"
+    # "conv_transpose", "convtbw::conv_transpose" or, as operators print,
+    # "convtbw.conv_transpose.default".
     name = str(op).replace("::", ".").removeprefix("convtbw.").split(".")[0]
     if f"convtbw::{name}" not in torch._C._dispatch_get_all_op_names():
         raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")

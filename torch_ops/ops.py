@@ -1,10 +1,10 @@
 """The operators with types and documentation. Each function is its ``torch.ops.convtbw`` operator.
 
-All floating tensors of a call share one dtype: float32, bfloat16, float16 or float64. Sums are kept in
-float32 or wider and rounded once. Any strides are legal. Shapes: N batch, C channels, I and O spatial
-extents of the forward operator's input and output, IC and OC their channels, K the kernel's extent.
-Extents, strides, pads and dilations count pixels. Every operator is differentiable with respect to
-every floating tensor, to any order.
+All floating tensors of a call share one dtype: float32, bfloat16, float16 or float64. Sums are kept
+in float32 or wider and rounded once. Any strides are legal. Shapes: N batch, C channels, I and O
+spatial extents of the forward operator's input and output, IC and OC their channels, K the kernel's
+extent. Extents, strides, pads and dilations count pixels. Every operator is differentiable with
+respect to every floating tensor, to any order.
 """
 
 from collections.abc import Sequence
@@ -42,25 +42,30 @@ def conv_transpose_backward_weights(
             ``weights_shape``. Not under torch.compile or export, where its values are unknown.
         strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
         pads_begin: padding before each spatial axis, in pixels, at least 0.
-        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which shapes belong together.
+        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which
+            shapes belong together.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = stride * I; the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = stride * I; the odd pixel at the end or at the beginning). Explicit
+            pads are ignored unless ``none``.
         output_padding: extra extent of the output, 0 <= output_padding < max(stride, dilation);
             ``None``: whatever the shapes imply.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-        weights_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the standard
-            reading is (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides.
-            The defaults differ inside a family (they are those of the operation pages).
-        weights_shape: the result's shape in the order of ``weights_format``; K cannot be inferred.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        weights_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the
+            standard reading is (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the
+            shape decides. The defaults differ inside a family (they are those of the operation
+            pages).
+        weights_shape: the result's shape in the order of ``weights_format``; K cannot be
+            inferred.
 
     Returns:
         The gradient with respect to the weights, contiguous, of the inputs' dtype.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation ConvTransposeBackwardWeights,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtransposebackwardweights.html
@@ -98,38 +103,44 @@ def conv_transpose_backprop_filters(
     filter_format: str = "XIO",
     filter_shape: Sequence[int] | None = None,
 ) -> Tensor:
-    """Weights gradient of a transposed convolution (the older name of
-    :func:`conv_transpose_backward_weights`).
+    """Weights gradient of a transposed convolution, by an older name.
 
-        Args:
-            input_forward: input of the forward operator, (N, I..., IC) or (N, IC, I...).
-            output_delta: gradient with respect to its output, (N, O..., OC) or (N, OC, O...).
-            filter_shape_tensor: the result's shape as a 1-D int32 or int64 CPU tensor; overrides
-                ``filter_shape``. Not under torch.compile or export, where its values are unknown.
-            strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
-            pads_begin: padding before each spatial axis, in pixels, at least 0.
-            pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which shapes belong together.
-            dilations: dilation of each spatial axis; 1 means dense.
-            auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-                O = stride * I; the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
-            output_padding: extra extent of the output, 0 <= output_padding < max(stride, dilation);
-                ``None``: whatever the shapes imply.
-            groups: number of groups; divides both channel counts.
-            data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-            filter_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the standard
-                reading is (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides.
-                The defaults differ inside a family (they are those of the operation pages).
-            filter_shape: the result's shape in the order of ``filter_format``; K cannot be inferred.
+    The same as :func:`conv_transpose_backward_weights` but for the names of the arguments and the
+    default of the format.
 
-        Returns:
-            The gradient with respect to the weights, contiguous, of the inputs' dtype.
+    Args:
+        input_forward: input of the forward operator, (N, I..., IC) or (N, IC, I...).
+        output_delta: gradient with respect to its output, (N, O..., OC) or (N, OC, O...).
+        filter_shape_tensor: the result's shape as a 1-D int32 or int64 CPU tensor; overrides
+            ``filter_shape``. Not under torch.compile or export, where its values are unknown.
+        strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
+        pads_begin: padding before each spatial axis, in pixels, at least 0.
+        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which
+            shapes belong together.
+        dilations: dilation of each spatial axis; 1 means dense.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = stride * I; the odd pixel at the end or at the beginning). Explicit
+            pads are ignored unless ``none``.
+        output_padding: extra extent of the output, 0 <= output_padding < max(stride, dilation);
+            ``None``: whatever the shapes imply.
+        groups: number of groups; divides both channel counts.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        filter_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the
+            standard reading is (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the
+            shape decides. The defaults differ inside a family (they are those of the operation
+            pages).
+        filter_shape: the result's shape in the order of ``filter_format``; K cannot be inferred.
 
-        Raises:
-            RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-                expected value.
+    Returns:
+        The gradient with respect to the weights, contiguous, of the inputs' dtype.
 
-        Source: oneDNN Graph operation ConvTransposeBackpropFilters-1,
-        https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtransposebackwardweights.html
+    Raises:
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
+
+    Source: oneDNN Graph operation ConvTransposeBackpropFilters-1,
+    https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtransposebackwardweights.html
     """
     return _operators.conv_transpose_backprop_filters(
         input_forward,
@@ -171,15 +182,17 @@ def conv_transpose_backward_data(
         pads_begin: padding before each spatial axis, in pixels, at least 0.
         pads_end: padding after each spatial axis, in pixels, at least 0.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = stride * I; the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = stride * I; the odd pixel at the end or at the beginning). Explicit
+            pads are ignored unless ``none``.
         output_padding: extra extent of the output, 0 <= output_padding < max(stride, dilation);
             ``None``: the largest I that a stride allows; pass it where dilation > stride.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
         weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the standard reading is
-            (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides.
-            The defaults differ inside a family (they are those of the operation pages).
+            (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides. The
+            defaults differ inside a family (they are those of the operation pages).
 
     Returns:
         The gradient with respect to the input, (N, I..., IC) or (N, IC, I...).
@@ -187,8 +200,8 @@ def conv_transpose_backward_data(
         not contiguous, otherwise contiguous.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation ConvTransposeBackwardData,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtransposebackwarddata.html
@@ -223,37 +236,41 @@ def convolution_backprop_filters(
     filter_format: str = "XIO",
     filter_shape: Sequence[int] | None = None,
 ) -> Tensor:
-    """Weights gradient of a convolution (the older name of
-    :func:`convolution_backward_weights`).
+    """Weights gradient of a convolution, by an older name.
 
-        Args:
-            input_forward: input of the forward operator, (N, I..., IC) or (N, IC, I...).
-            output_delta: gradient with respect to its output, (N, O..., OC) or (N, OC, O...).
-            filter_shape_tensor: the result's shape as a 1-D int32 or int64 CPU tensor; overrides
-                ``filter_shape``. Not under torch.compile or export, where its values are unknown.
-            strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
-            pads_begin: padding before each spatial axis, in pixels, at least 0.
-                May be left out together with ``pads_end``: then the padding follows from the extents.
-            pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which shapes belong together.
-            dilations: dilation of each spatial axis; 1 means dense.
-            auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-                O = ceil(I / stride); the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
-            groups: number of groups; divides both channel counts.
-            data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-            filter_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups its channel
-                dimensions are (IC/groups, OC).
-                The defaults differ inside a family (they are those of the operation pages).
-            filter_shape: the result's shape in the order of ``filter_format``; K cannot be inferred.
+    The same as :func:`convolution_backward_weights` but for the names of the arguments.
 
-        Returns:
-            The gradient with respect to the weights, contiguous, of the inputs' dtype.
+    Args:
+        input_forward: input of the forward operator, (N, I..., IC) or (N, IC, I...).
+        output_delta: gradient with respect to its output, (N, O..., OC) or (N, OC, O...).
+        filter_shape_tensor: the result's shape as a 1-D int32 or int64 CPU tensor; overrides
+            ``filter_shape``. Not under torch.compile or export, where its values are unknown.
+        strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
+        pads_begin: padding before each spatial axis, in pixels, at least 0. May be left out
+            together with ``pads_end``: then the padding follows from the extents.
+        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which
+            shapes belong together.
+        dilations: dilation of each spatial axis; 1 means dense.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = ceil(I / stride); the odd pixel at the end or at the beginning).
+            Explicit pads are ignored unless ``none``.
+        groups: number of groups; divides both channel counts.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        filter_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups its
+            channel dimensions are (IC/groups, OC). The defaults differ inside a family (they are
+            those of the operation pages).
+        filter_shape: the result's shape in the order of ``filter_format``; K cannot be inferred.
 
-        Raises:
-            RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-                expected value.
+    Returns:
+        The gradient with respect to the weights, contiguous, of the inputs' dtype.
 
-        Source: oneDNN Graph operation ConvolutionBackpropFilters-1,
-        https://uxlfoundation.github.io/oneDNN/dev_guide_op_convolutionbackwardweights.html
+    Raises:
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
+
+    Source: oneDNN Graph operation ConvolutionBackpropFilters-1,
+    https://uxlfoundation.github.io/oneDNN/dev_guide_op_convolutionbackwardweights.html
     """
     return _operators.convolution_backprop_filters(
         input_forward,
@@ -294,25 +311,29 @@ def convolution_backward_weights(
         weights_shape_tensor: the result's shape as a 1-D int32 or int64 CPU tensor; overrides
             ``weights_shape``. Not under torch.compile or export, where its values are unknown.
         strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
-        pads_begin: padding before each spatial axis, in pixels, at least 0.
-            May be left out together with ``pads_end``: then the padding follows from the extents.
-        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which shapes belong together.
+        pads_begin: padding before each spatial axis, in pixels, at least 0. May be left out
+            together with ``pads_end``: then the padding follows from the extents.
+        pads_end: padding after each spatial axis, in pixels, at least 0. They decide only which
+            shapes belong together.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = ceil(I / stride); the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = ceil(I / stride); the odd pixel at the end or at the beginning).
+            Explicit pads are ignored unless ``none``.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-        weights_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups its channel
-            dimensions are (IC/groups, OC).
-            The defaults differ inside a family (they are those of the operation pages).
-        weights_shape: the result's shape in the order of ``weights_format``; K cannot be inferred.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        weights_format: order of the result: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups its
+            channel dimensions are (IC/groups, OC). The defaults differ inside a family (they are
+            those of the operation pages).
+        weights_shape: the result's shape in the order of ``weights_format``; K cannot be
+            inferred.
 
     Returns:
         The gradient with respect to the weights, contiguous, of the inputs' dtype.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation ConvolutionBackwardWeights,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convolutionbackwardweights.html
@@ -352,18 +373,21 @@ def convolution_backward_data(
     Args:
         diff_dst: gradient with respect to the output, (N, O..., OC) or (N, OC, O...).
         weights: of the order ``weights_format``, of the same dtype.
-        src_shape: shape of the result, in the order of ``data_format``; the stride leaves it open.
+        src_shape: shape of the result, in the order of ``data_format``; the stride leaves it
+            open.
         strides: stride of each spatial axis (1 entry in 1-D, 2 in 2-D, 3 in 3-D), at least 1.
         pads_begin: padding before each spatial axis, in pixels, at least 0.
         pads_end: padding after each spatial axis, in pixels, at least 0.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = ceil(I / stride); the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = ceil(I / stride); the odd pixel at the end or at the beginning).
+            Explicit pads are ignored unless ``none``.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-        weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the channel dimensions are
-            (IC/groups, OC).
-            The defaults differ inside a family (they are those of the operation pages).
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the channel dimensions
+            are (IC/groups, OC). The defaults differ inside a family (they are those of the
+            operation pages).
 
     Returns:
         The gradient with respect to the input, (N, I..., IC) or (N, IC, I...).
@@ -371,8 +395,8 @@ def convolution_backward_data(
         not contiguous, otherwise contiguous.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation ConvolutionBackwardData,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convolutionbackwarddata.html
@@ -417,25 +441,27 @@ def conv_transpose(
         pads_begin: padding before each spatial axis, in pixels, at least 0.
         pads_end: padding after each spatial axis, in pixels, at least 0.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = stride * I; the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = stride * I; the odd pixel at the end or at the beginning). Explicit
+            pads are ignored unless ``none``.
         output_padding: extra extent of the output, 0 <= output_padding < max(stride, dilation);
             ``None``: zeros.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
         weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the standard reading is
-            (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides.
-            The defaults differ inside a family (they are those of the operation pages).
+            (IC, OC/groups); IOX and XOI also accept (IC/groups, OC), the shape decides. The
+            defaults differ inside a family (they are those of the operation pages).
 
     Returns:
-        The output, (N, O..., OC) or (N, OC, O...), with
-        ``O = stride * (I - 1) + (K - 1) * dilation + 1 - pads_begin - pads_end + output_padding`` per axis.
+        The output, (N, O..., OC) or (N, OC, O...), with ``O = stride * (I - 1) + ek - pads_begin -
+        pads_end + output_padding`` per axis, where ``ek = (K - 1) * dilation + 1``.
         NXC results are contiguous; NCX results are channels_last if the data input is that and
         not contiguous, otherwise contiguous.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation ConvTranspose,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtranspose.html
@@ -480,13 +506,15 @@ def convolution(
         pads_begin: padding before each spatial axis, in pixels, at least 0.
         pads_end: padding after each spatial axis, in pixels, at least 0.
         dilations: dilation of each spatial axis; 1 means dense.
-        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding that makes
-            O = ceil(I / stride); the odd pixel at the end or at the beginning). Explicit pads are ignored unless ``none``.
+        auto_pad: ``none``, ``valid`` (no padding), ``same_upper`` or ``same_lower`` (the padding
+            that makes O = ceil(I / stride); the odd pixel at the end or at the beginning).
+            Explicit pads are ignored unless ``none``.
         groups: number of groups; divides both channel counts.
-        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data tensor.
-        weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the channel dimensions are
-            (IC/groups, OC).
-            The defaults differ inside a family (they are those of the operation pages).
+        data_format: ``NXC`` (N, spatial..., C) or ``NCX`` (N, C, spatial...), of every data
+            tensor.
+        weights_format: ``OIX``, ``XIO``, ``IOX`` or ``XOI``. With groups the channel dimensions
+            are (IC/groups, OC). The defaults differ inside a family (they are those of the
+            operation pages).
 
     Returns:
         The output, (N, O..., OC) or (N, OC, O...), with
@@ -495,8 +523,8 @@ def convolution(
         not contiguous, otherwise contiguous.
 
     Raises:
-        RuntimeError: for any argument that does not fit; the message names it, with the actual and the
-            expected value.
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value.
 
     Source: oneDNN Graph operation Convolution,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convolution.html
