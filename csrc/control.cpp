@@ -92,7 +92,10 @@ std::vector<int64_t> cache_numbers() {
 }  // namespace
 
 bool explaining() { return explaining_here; }
-void explain(Explanation explanation) { explanation_here = std::move(explanation); }
+void explain(Explanation explanation) {
+  // The first: a call on dual tensors plans its tangents too.
+  if (!explanation_here) explanation_here = std::move(explanation);
+}
 void ran(const Choice& choice) { last_used_here = choice.backend->name; }
 
 }  // namespace convtbw

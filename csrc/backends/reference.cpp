@@ -53,28 +53,35 @@ class DataContraction {
     const int64_t group = item % g_.groups, n = item / g_.groups;
     const Range columns{segment, std::min(out_extent_[2], segment + kSegment)};
 
-    double sums[kSegment][kChannels] = {};
+    // Rows of `width` sums. To clear the whole array would take half of a depthwise problem's time.
+    const int64_t width = channels.end - channels.begin;
+    double sums[kSegment * kChannels];
+    std::fill_n(sums, (columns.end - columns.begin) * width, 0.0);
     const T* const in = in_ + n * in_strides_.batch + group * in_channels_ * in_strides_.channel;
-    const double* weights = weights_.data() + group * taps(g_) * in_channels_ * out_channels_;
-    for (int64_t k0 = 0; k0 < g_.axes[0].k; ++k0)
-      for (int64_t k1 = 0; k1 < g_.axes[1].k; ++k1)
-        for (int64_t k2 = 0; k2 < g_.axes[2].k; ++k2, weights += in_channels_ * out_channels_) {
-          const Range j0 = reached(0, k0, {plane, plane + 1});
-          const Range j1 = reached(1, k1, {row, row + 1});
-          if (j0.begin >= j0.end || j1.begin >= j1.end) continue;
-          const T* const in_row = in + in_offset(0, j0.begin, k0) + in_offset(1, j1.begin, k1);
+    for (int64_t k0 = 0; k0 < g_.axes[0].k; ++k0) {
+      const Range j0 = reached(0, k0, {plane, plane + 1});
+      if (j0.begin >= j0.end) continue;
+      for (int64_t k1 = 0; k1 < g_.axes[1].k; ++k1) {
+        const Range j1 = reached(1, k1, {row, row + 1});
+        if (j1.begin >= j1.end) continue;
+        const T* const in_row = in + in_offset(0, j0.begin, k0) + in_offset(1, j1.begin, k1);
+        for (int64_t k2 = 0; k2 < g_.axes[2].k; ++k2) {
+          const int64_t tap = ((group * g_.axes[0].k + k0) * g_.axes[1].k + k1) * g_.axes[2].k + k2;
+          const double* const weights = weights_.data() + tap * in_channels_ * out_channels_;
           const Range j2 = reached(2, k2, columns);
           for (int64_t j = j2.begin; j < j2.end; ++j)
             add(in_row + in_offset(2, j, k2), weights, channels,
-                sums[(fprop_ ? j : position(2, j, k2)) - segment]);
+                sums + ((fprop_ ? j : position(2, j, k2)) - segment) * width);
         }
+      }
+    }
 
     T* const out =
         out_ + n * out_strides_.batch + plane * out_strides_.axes[0] + row * out_strides_.axes[1];
     for (int64_t column = columns.begin; column < columns.end; ++column)
       for (int64_t c = channels.begin; c < channels.end; ++c) {
         const int64_t channel = group * out_channels_ + c;
-        const double sum = sums[column - segment][c - channels.begin];
+        const double sum = sums[(column - segment) * width + c - channels.begin];
         out[channel * out_strides_.channel + column * out_strides_.axes[2]] =
             from_double<T>(bias_ ? sum + to_double(bias_[channel]) : sum);
       }
@@ -172,7 +179,8 @@ class WeightsContraction {
     }
     const int64_t group = item;
 
-    double sums[kY][kX] = {};
+    double sums[kY][kX];
+    for (int64_t qi = 0; qi < q.end - q.begin; ++qi) std::fill_n(sums[qi], c.end - c.begin, 0.0);
     const T* const x = x_ + (group * g_.x_channels + c.begin) * p_.x.channel;
     const T* const y = y_ + (group * g_.y_channels + q.begin) * p_.y.channel;
     for (int64_t n = 0; n < g_.batch; ++n)
@@ -221,9 +229,22 @@ class WeightsContraction {
   const int64_t x_blocks_, y_blocks_;
 };
 
+// The same problem with its longest axis innermost, where a step costs least. The form treats all
+// axes alike, so only their order in memory tells them apart.
+Problem with_longest_axis_last(Problem p) {
+  int longest = kMaxRank - 1;
+  for (int a = 0; a < kMaxRank; ++a)
+    if (p.geometry.axes[a].y > p.geometry.axes[longest].y) longest = a;
+  std::swap(p.geometry.axes[longest], p.geometry.axes.back());
+  std::swap(p.x.axes[longest], p.x.axes.back());
+  std::swap(p.w.axes[longest], p.w.axes.back());
+  std::swap(p.y.axes[longest], p.y.axes.back());
+  return p;
+}
+
 class ReferencePlan : public Plan {
  public:
-  explicit ReferencePlan(const Problem& problem) : problem_(problem) {
+  explicit ReferencePlan(const Problem& problem) : problem_(with_longest_axis_last(problem)) {
     const Geometry& g = problem.geometry;
     kernel = "direct sum, double accumulation";
     if (problem.wanted != Role::w)

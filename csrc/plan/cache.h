@@ -39,9 +39,8 @@ class PlanCache {
 
  private:
   // A network has tens of convolutions, each with up to three contractions: 512 plans hold several
-  // networks. A oneDNN primitive costs about 0.4 MB of code and descriptors, so 128 MB is the bound
-  // that bites first there.
-  static constexpr int64_t kCapacity = 512, kByteCapacity = 128 << 20;
+  // networks, in about 50 MB where all are oneDNN's.
+  static constexpr int64_t kCapacity = 512, kByteCapacity = 64 << 20;
 
   using Entry = std::pair<CacheKey, std::shared_ptr<const Choice>>;
 
