@@ -39,9 +39,9 @@ $(VENV)/.tools: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))\
 	['build-system']['requires'], sep='\n')" > $(VENV)/build-requirements.txt
-	$(BIN)/python -m pip install --quiet --requirement $(VENV)/build-requirements.txt
+	$(BIN)/python -m pip install -qq --requirement $(VENV)/build-requirements.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[demo,test,bench,lint]'
+	$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[demo,test,bench,lint]'
 	touch $@

@@ -73,7 +73,11 @@ def test_another_torch_version_is_refused_with_both_versions() -> None:
     built_for = ".".join(torch.__version__.split("+")[0].split(".")[:2])
     script = "import torch; torch.__version__ = '2.12.0'; import torch_ops"
     child = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-P", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     last_lines = child.stderr[child.stderr.find("ImportError") :]
     assert child.returncode != 0
