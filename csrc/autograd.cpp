@@ -258,7 +258,9 @@ at::Tensor tangent_of(const Call& call, const at::Tensor& result, int64_t channe
 
 at::Tensor differentiable(const Call& call) {
   // Nested tensors of Python never reach a backend key: what they raise there names no argument.
-  if (call.first.is_nested() || call.second.is_nested()) check_tensors(call);
+  if (call.first.is_nested() || call.second.is_nested() || (call.bias && call.bias->is_nested()))
+    check_tensors(call);
+  if (call.shape_tensor && call.shape_tensor->is_nested()) shape_tensor_values(call);
   const at::Tensor bias = call.bias.value_or(at::Tensor());
   const bool recorded = torch::autograd::compute_requires_grad(call.first, call.second, bias);
   const bool dual = has_tangent(call.first) || has_tangent(call.second) || has_tangent(bias);

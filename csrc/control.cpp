@@ -37,12 +37,15 @@ Strings targets() {
   return supported;
 }
 
-// Returns what was forced before, to be restored.
-std::tuple<std::string, std::string> force_backend(std::string_view backend,
-                                                   std::string_view target) {
-  Forced before = forced();
-  force({std::string(backend), std::string(target)});
-  return {std::move(before.backend), std::move(before.target)};
+using MaybeString = std::optional<std::string>;
+
+// No backend: the environment's choice. Returns what was forced before, to be restored.
+std::tuple<MaybeString, MaybeString> force_backend(const MaybeString& backend,
+                                                   const MaybeString& target) {
+  const std::optional<Forced> before =
+      force(backend ? std::optional<Forced>({*backend, target.value_or("")}) : std::nullopt);
+  if (!before) return {};
+  return {before->backend, before->target};
 }
 
 std::string last_used() { return std::string(last_used_here); }
@@ -104,7 +107,7 @@ TORCH_LIBRARY(convtbw_backends, m) {
   m.def("available() -> str[]", &convtbw::available);
   m.def("supported() -> str[]", &convtbw::supported);
   m.def("targets() -> str[]", &convtbw::targets);
-  m.def("force(str backend, str target) -> (str, str)", &convtbw::force_backend);
+  m.def("force(str? backend, str? target) -> (str?, str?)", &convtbw::force_backend);
   m.def("last_used() -> str", &convtbw::last_used);
   m.def("explain_begin() -> ()", &convtbw::explain_begin);
   m.def("explain_end() -> (str, str, str, str[], str[], int, int, str[], str, int)",

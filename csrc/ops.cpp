@@ -58,13 +58,13 @@ Geometry geometry_of(const Call& call, const Resolved<int64_t>& resolved) {
 }
 
 at::Tensor run(const Call& call) {
-  const Sizes<int64_t> shape = call.shape_tensor ? shape_tensor_values(call) : [&] {
-    const auto given = C10_AS_INTARRAYREF_SLOW(shape_attribute(call));
-    return Sizes<int64_t>(given.begin(), given.end());
-  }();
+  const Sizes<int64_t> shape =
+      call.shape_tensor ? shape_tensor_values(call) : concrete(shape_attribute(call));
   const Resolved<int64_t> resolved = resolve<int64_t>(call, shape);
+  // A call that is only explained gets a result without memory.
   const at::Tensor result =
-      at::empty(resolved.result, call.first.options(), result_memory_format(call, resolved.data));
+      at::empty(resolved.result, call.first.options().device(explaining() ? at::kMeta : at::kCPU),
+                result_memory_format(call, resolved.data));
   const at::Tensor bias = call.bias ? call.bias->contiguous() : at::Tensor();
 
   PerRole<const at::Tensor*> tensors;

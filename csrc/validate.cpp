@@ -30,11 +30,11 @@ int64_t larger(int64_t a, int64_t b) { return std::max(a, b); }
 c10::SymInt larger(const c10::SymInt& a, const c10::SymInt& b) { return a.max(b); }
 
 template <class Int>
-c10::ArrayRef<Int> as(c10::SymIntArrayRef values) {
+Sizes<Int> as(c10::SymIntArrayRef values) {
   if constexpr (std::is_same_v<Int, int64_t>)
-    return C10_AS_INTARRAYREF_SLOW(values);
+    return concrete(values);
   else
-    return values;
+    return Sizes<Int>(values.begin(), values.end());
 }
 
 template <class Int>
@@ -480,10 +480,10 @@ class Resolver {
 
   const Call& call_;
   const Operator& op_;
-  const c10::ArrayRef<Int> pads_begin_, pads_end_;
+  const Sizes<Int> pads_begin_, pads_end_;
   const Role in_, out_;                // of the forward operator's src and dst
   PerRole<c10::ArrayRef<Int>> sizes_;  // empty where it follows from the others
-  std::optional<c10::ArrayRef<Int>> output_padding_;
+  std::optional<Sizes<Int>> output_padding_;
   std::string_view format_;
   AutoPad auto_pad_ = kNone;
   bool pads_omitted_ = false;
@@ -512,6 +512,12 @@ Resolved<Int> resolve(const Call& call, c10::ArrayRef<Int> shape) {
 template Resolved<int64_t> resolve(const Call&, c10::ArrayRef<int64_t>);
 template Resolved<c10::SymInt> resolve(const Call&, c10::ArrayRef<c10::SymInt>);
 
+Sizes<int64_t> concrete(c10::SymIntArrayRef values) {
+  Sizes<int64_t> result;
+  for (const c10::SymInt& value : values) result.push_back(value.guard_int(__FILE__, __LINE__));
+  return result;
+}
+
 c10::SymIntArrayRef shape_attribute(const Call& call) {
   if (!call.op.shape_name) return {};
   check(call, call.shape.has_value(), "neither ", call.op.shape_name, " nor ",
@@ -523,8 +529,9 @@ c10::SymIntArrayRef shape_attribute(const Call& call) {
 Sizes<int64_t> shape_tensor_values(const Call& call) {
   const at::Tensor& tensor = *call.shape_tensor;
   const char* const name = call.op.shape_tensor_name;
-  check(call, tensor.layout() == at::kStrided && !tensor.is_nested(), name, " has layout ",
-        tensor.layout(), "; expected torch.strided");
+  check(call, !tensor.is_nested(), name, " is a nested tensor; expected a strided one");
+  check(call, tensor.layout() == at::kStrided, name, " has layout ", tensor.layout(),
+        "; expected torch.strided");
   check(call, tensor.is_cpu(), name, " is on device ", tensor.device(), "; expected cpu");
   check(call, tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name,
         " has dtype ", tensor.scalar_type(), "; expected int32 or int64");

@@ -48,6 +48,9 @@ void check_tensors(const Call& call);
 template <class Int>
 Resolved<Int> resolve(const Call& call, c10::ArrayRef<Int> shape);
 
+// The values of an eager call's list. (asIntArrayRef refuses those below -2^62.)
+Sizes<int64_t> concrete(c10::SymIntArrayRef values);
+
 // The result's shape as the call's attribute gives it; throws where the operator needs one and has
 // none.
 c10::SymIntArrayRef shape_attribute(const Call& call);

@@ -210,9 +210,13 @@ print(torch_ops.backends.last_used())
 def _in_environment(body: str = _CALL, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if "CONVTBW" not in key}
     return subprocess.run(
-        [sys.executable, "-P", "-c", body], env=environment | variables, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", body],  # -P: not the source tree's package
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("backend", SUPPORTED)

@@ -62,6 +62,14 @@ class CacheInfo:
     misses: int
 
 
+def _refuse_tracing(function: str) -> None:
+    """A tracer would run these while it traces and leave their effect behind, or drop it."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"torch_ops.backends.{function} cannot be traced; put it around the compiled call"
+        )
+
+
 def available() -> list[str]:
     """Names of the backends that were compiled in, in order of preference."""
     return _native.available()
@@ -96,7 +104,8 @@ def use(name: str, target: str | None = None) -> Iterator[None]:
         raise RuntimeError(
             f"convtbw: no backend named ''; supported here: {', '.join(supported())}"
         )
-    before = _native.force(name, target or "")
+    _refuse_tracing("use")
+    before = _native.force(name, target)
     try:
         yield
     finally:
@@ -129,6 +138,7 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
     name = str(op).replace("::", ".").removeprefix("convtbw.").split(".")[0]
     if f"convtbw::{name}" not in torch._C._dispatch_get_all_op_names():
         raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")
+    _refuse_tracing("explain")
     _native.explain_begin()
     try:
         with torch.no_grad():
@@ -159,4 +169,5 @@ def cache_info() -> CacheInfo:
 
 def clear_cache() -> None:
     """Forget all plans and set the counters to zero."""
+    _refuse_tracing("clear_cache")
     _native.clear_cache()

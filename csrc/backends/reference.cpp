@@ -2,7 +2,8 @@
 // they decline. It accepts everything. The order of summation depends on the problem alone, so
 // results have the same bits for any number of threads.
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <utility>
 
 #include "core/parallel.h"
 #include "plan/backend.h"
@@ -27,9 +28,11 @@ class DataContraction {
         bias_(static_cast<const T*>(operands.bias)),
         in_strides_(fprop_ ? p.x : p.y),
         out_strides_(fprop_ ? p.y : p.x),
+        w_(static_cast<const T*>(operands.data.w)),
+        w_in_stride_(fprop_ ? p.w.x_channel : p.w.y_channel),
+        w_out_stride_(fprop_ ? p.w.y_channel : p.w.x_channel),
         in_channels_(fprop_ ? g_.x_channels : g_.y_channels),
-        out_channels_(fprop_ ? g_.y_channels : g_.x_channels),
-        weights_(converted(static_cast<const T*>(operands.data.w))) {
+        out_channels_(fprop_ ? g_.y_channels : g_.x_channels) {
     for (int a = 0; a < kMaxRank; ++a) out_extent_[a] = fprop_ ? g_.axes[a].y : g_.axes[a].x;
     segments_ = (out_extent_[2] + kSegment - 1) / kSegment;
     channel_blocks_ = (out_channels_ + kChannels - 1) / kChannels;
@@ -58,6 +61,7 @@ class DataContraction {
     double sums[kSegment * kChannels];
     std::fill_n(sums, (columns.end - columns.begin) * width, 0.0);
     const T* const in = in_ + n * in_strides_.batch + group * in_channels_ * in_strides_.channel;
+    const T* const w = w_ + group * p_.w.group + channels.begin * w_out_stride_;
     for (int64_t k0 = 0; k0 < g_.axes[0].k; ++k0) {
       const Range j0 = reached(0, k0, {plane, plane + 1});
       if (j0.begin >= j0.end) continue;
@@ -65,14 +69,9 @@ class DataContraction {
         const Range j1 = reached(1, k1, {row, row + 1});
         if (j1.begin >= j1.end) continue;
         const T* const in_row = in + in_offset(0, j0.begin, k0) + in_offset(1, j1.begin, k1);
-        for (int64_t k2 = 0; k2 < g_.axes[2].k; ++k2) {
-          const int64_t tap = ((group * g_.axes[0].k + k0) * g_.axes[1].k + k1) * g_.axes[2].k + k2;
-          const double* const weights = weights_.data() + tap * in_channels_ * out_channels_;
-          const Range j2 = reached(2, k2, columns);
-          for (int64_t j = j2.begin; j < j2.end; ++j)
-            add(in_row + in_offset(2, j, k2), weights, channels,
-                sums + ((fprop_ ? j : position(2, j, k2)) - segment) * width);
-        }
+        for (int64_t k2 = 0; k2 < g_.axes[2].k; ++k2)
+          add(in_row, w + k0 * p_.w.axes[0] + k1 * p_.w.axes[1] + k2 * p_.w.axes[2], k2, columns,
+              width, sums);
       }
     }
 
@@ -91,13 +90,19 @@ class DataContraction {
   // 32 KB of sums a thread: they stay in the first-level cache.
   static constexpr int64_t kSegment = 64, kChannels = 64;
 
-  // All pixels of a tap for one result pixel: sums[c] += sum over the in-channels.
-  void add(const T* in, const double* weights, Range channels, double* sums) const {
+  // One tap of the last axis for the columns of a segment: sums[column][c] += in[...] * w[...] over
+  // the in-channels.
+  void add(const T* in, const T* w, int64_t k, Range columns, int64_t width, double* sums) const {
+    const Range reach = reached(2, k, columns);
     for (int64_t i = 0; i < in_channels_; ++i) {
-      const double value = to_double(in[i * in_strides_.channel]);
-      const double* const row = weights + i * out_channels_;
-      for (int64_t c = channels.begin; c < channels.end; ++c)
-        sums[c - channels.begin] += value * row[c];
+      double row[kChannels];
+      for (int64_t c = 0; c < width; ++c)
+        row[c] = to_double(w[i * w_in_stride_ + c * w_out_stride_]);
+      for (int64_t j = reach.begin; j < reach.end; ++j) {
+        const double value = to_double(in[in_offset(2, j, k) + i * in_strides_.channel]);
+        double* const sum = sums + ((fprop_ ? j : position(2, j, k)) - columns.begin) * width;
+        for (int64_t c = 0; c < width; ++c) sum[c] += value * row[c];
+      }
     }
   }
 
@@ -118,23 +123,6 @@ class DataContraction {
     return {std::max(out.begin, inside.begin), std::min(out.end, inside.end)};
   }
 
-  // w as double in the order (group, tap, in-channel, out-channel), in which `add` reads it.
-  std::vector<double> converted(const T* w) const {
-    std::vector<double> result(g_.groups * taps(g_) * in_channels_ * out_channels_);
-    const int64_t in_stride = fprop_ ? p_.w.x_channel : p_.w.y_channel;
-    const int64_t out_stride = fprop_ ? p_.w.y_channel : p_.w.x_channel;
-    double* to = result.data();
-    for (int64_t group = 0; group < g_.groups; ++group)
-      for (int64_t k0 = 0; k0 < g_.axes[0].k; ++k0)
-        for (int64_t k1 = 0; k1 < g_.axes[1].k; ++k1)
-          for (int64_t k2 = 0; k2 < g_.axes[2].k; ++k2)
-            for (int64_t i = 0; i < in_channels_; ++i)
-              for (int64_t c = 0; c < out_channels_; ++c)
-                *to++ = to_double(w[group * p_.w.group + k0 * p_.w.axes[0] + k1 * p_.w.axes[1] +
-                                    k2 * p_.w.axes[2] + i * in_stride + c * out_stride]);
-    return result;
-  }
-
   const Problem& p_;
   const Geometry& g_;
   const bool fprop_;
@@ -143,8 +131,9 @@ class DataContraction {
   const T* const bias_;
   const DataStrides& in_strides_;
   const DataStrides& out_strides_;
+  const T* const w_;
+  const int64_t w_in_stride_, w_out_stride_;
   const int64_t in_channels_, out_channels_;
-  const std::vector<double> weights_;
   std::array<int64_t, kMaxRank> out_extent_;
   int64_t segments_, channel_blocks_;
 };
@@ -245,10 +234,7 @@ Problem with_longest_axis_last(Problem p) {
 class ReferencePlan : public Plan {
  public:
   explicit ReferencePlan(const Problem& problem) : problem_(with_longest_axis_last(problem)) {
-    const Geometry& g = problem.geometry;
     kernel = "direct sum, double accumulation";
-    if (problem.wanted != Role::w)
-      workspace = g.groups * taps(g) * g.x_channels * g.y_channels * int64_t{sizeof(double)};
     bytes = sizeof(ReferencePlan);
   }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "plan/cache.h"
 
@@ -167,9 +168,12 @@ std::shared_ptr<const Choice> choose_afresh(const Problem& problem, const Select
 
 Forced forced() { return forced_here ? *forced_here : forced_by_environment(); }
 
-void force(const Forced& wanted) {
-  selection_here = select(wanted, "");
-  forced_here = wanted;
+std::optional<Forced> force(std::optional<Forced> wanted) {
+  if (wanted)
+    selection_here = select(*wanted, "");
+  else
+    selection_here.reset();
+  return std::exchange(forced_here, std::move(wanted));
 }
 
 std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op) {

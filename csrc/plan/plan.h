@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +35,10 @@ struct Forced {
 
 Forced forced();
 
-// Throws when there is no such backend or target, or it does not run here; lists the legal names.
-void force(const Forced& wanted);
+// Forces a choice on this thread until the next call; nullopt leaves it to the environment again.
+// Returns what was set before. Throws, and changes nothing, when there is no such backend or target
+// or it does not run here; the message lists the legal names.
+std::optional<Forced> force(std::optional<Forced> wanted);
 
 struct CacheInfo {
   int64_t entries, capacity, bytes, byte_capacity, hits, misses;
