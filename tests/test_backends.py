@@ -512,3 +512,70 @@ def test_public_names() -> None:
                  "clear_cache"):  # fmt: skip
         assert getattr(backends, name).__doc__
     assert torch_ops.backends is backends
+
+
+def test_onednn_declines_what_it_would_count_in_32_bits() -> None:
+    """Its AVX-512 weights gradient read wrong pixels of such a tensor, without an error."""
+    if "onednn" not in SUPPORTED:
+        pytest.skip("built without oneDNN")
+    src = torch.empty(1, 2, 2**30 + 8, dtype=torch.bfloat16)  # planned, never touched
+    plan = backends.explain(
+        "convolution",
+        src,
+        torch.empty(1, 2, 1, dtype=torch.bfloat16),
+        strides=[2**20],
+        pads_begin=[0],
+        pads_end=[0],
+        dilations=[1],
+        data_format="NCX",
+        weights_format="OIX",
+    )
+    assert plan.backend != "onednn"
+    assert "2^31 elements" in plan.declined["onednn"]
+
+
+def test_use_cannot_be_traced_and_leaves_nothing_forced() -> None:
+    case = plain_case("convolution")
+    inputs = case.tensors(torch.float32)
+
+    def forced(*tensors: torch.Tensor) -> torch.Tensor:
+        with backends.use("reference"):
+            return case.call(*tensors)
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(forced, backend="eager")(*inputs), forced(*inputs))
+    case.call(*inputs)
+    assert backends.last_used() == SUPPORTED[0]
+
+
+def test_leaving_a_block_restores_even_a_wrong_environment() -> None:
+    body = (
+        """
+import torch_ops
+try:
+    with torch_ops.backends.use("reference"):
+        raise KeyError("mine")
+except KeyError:
+    print("mine")
+"""
+        + _CALL
+    )
+    process = _in_environment(body, CONVTBW_BACKEND="fsat")
+    assert process.stdout.strip() == "mine"
+    assert "environment: CONVTBW_BACKEND" in process.stderr
+
+
+def test_explain_takes_no_memory_for_the_result() -> None:
+    src = torch.empty(1, 1, 1).expand(2**20, 1, 2**20)
+    plan = backends.explain(
+        "conv_transpose",
+        src,
+        torch.empty(1, 1024, 2),
+        strides=[2],
+        pads_begin=[0],
+        pads_end=[0],
+        dilations=[1],
+        data_format="NCX",
+        weights_format="IOX",
+    )
+    assert plan.backend == "reference"

@@ -259,12 +259,26 @@ bool has_window_without_terms(const Geometry& g) {
   return false;
 }
 
+// Whether an axis has both padding and a stride beyond 2.
+bool has_padded_long_stride(const Geometry& g) {
+  for (const Axis& axis : g.axes) {
+    const int64_t ek = effective_kernel(axis.k, axis.dilation);
+    if (axis.stride > 2 && (axis.pad > 0 || reach(axis.y, axis.pad, ek, axis.stride) > axis.x))
+      return true;
+  }
+  return false;
+}
+
 // What the kernels of oneDNN 3.2 other than im2col compute wrong, found by running them on random
 // geometries, over memory filled with NaN and with a NaN among the data.
 bool is_defective(const Problem& p, const std::string& kernel) {
   const Geometry& g = p.geometry;
-  // The bf16 brgemm kernel then writes beyond the result.
+  // Where a window lies in the padding the bf16 forward kernel by brgemm wrote beyond the result
+  // (seen by red zones around it).
   if (has_window_without_terms(g)) return true;
+  // It also did with strides of 4 and 7 and padding of 3 and 4. No rule in its source was found:
+  // long strides with padding are not trusted, and 8,000 other geometries showed no such write.
+  if (p.dtype != Dtype::f32 && p.wanted == Role::y && has_padded_long_stride(g)) return true;
   // The jit weights gradients leave a tap without terms unwritten.
   if (p.wanted == Role::w && has_tap_without_terms(g)) return true;
   // The bf16 kernels sum in pairs: channels of a group, or pixels of a row for the weights

@@ -146,6 +146,14 @@ std::vector<Shape> shapes() {
       {"2-D, channel multiplier", 2, 8, 1, 3, {{9, 3, 5, 2, 1, 1}, {8, 3, 4, 2, 1, 1}}},
       {"2-D, channels beyond the blocks", 1, 1, 65, 70, {{3, 2, 2, 1, 0, 1}, {67, 2, 66, 1, 0, 1}}},
       {"2-D, row beyond the segment", 1, 1, 2, 3, {{1, 1, 1, 1, 0, 1}, {131, 3, 131, 1, 1, 1}}},
+      {"2-D, long stride, window in the padding",
+       1,
+       2,
+       2,
+       8,
+       {{5, 3, 1, 7, 2, 2}, {10, 3, 2, 7, 4, 1}}},
+      {"1-D, long stride, padded", 1, 1, 16, 3, {{11, 2, 2, 7, 3, 3}}},
+      {"1-D, long stride and dilation, groups", 2, 8, 16, 1, {{10, 2, 2, 4, 3, 5}}},
       {"3-D, groups", 2, 3, 2, 4, {{5, 3, 3, 2, 1, 1}, {4, 2, 3, 1, 0, 1}, {6, 3, 6, 1, 1, 1}}},
       {"3-D, dilation and asymmetry",
        1,
@@ -261,24 +269,36 @@ bool test_contraction(const Backend& backend, const Shape& shape, const Problem&
     if (p.wanted == Role::w) integers.w[w] += integers.x[x] * integers.y[y];
     if (p.wanted == Role::y) integers.y[y] += integers.x[x] * integers.w[w];
   });
-  bool equal = true;
+  bool equal = true, inside = true;
   visit_dtype(p.dtype, [&](auto element) {
     using T = decltype(element);
+    // Red zones before and behind every tensor; the result itself starts as NaN: it must be
+    // overwritten, never read.
+    constexpr size_t zone = 256;
+    const T red = from_double<T>(7);
     PerRole<std::vector<T>> tensors;
     Operands operands;
     for (const Role role : {Role::x, Role::w, Role::y}) {
+      std::vector<T>& tensor = tensors[role];
+      tensor.assign(zone, red);
       for (const int64_t value : integers[role])
-        // The result starts as NaN: it must be overwritten, never read.
-        tensors[role].push_back(
-            from_double<T>(role == p.wanted ? NAN : static_cast<double>(value)));
-      operands.data[role] = tensors[role].data();
+        tensor.push_back(from_double<T>(role == p.wanted ? NAN : static_cast<double>(value)));
+      tensor.insert(tensor.end(), zone, red);
+      operands.data[role] = tensor.data() + zone;
     }
     prepared.plan->run(operands);
-    for (size_t i = 0; i < integers[p.wanted].size(); ++i)
-      equal &= to_double(tensors[p.wanted][i]) == static_cast<double>(integers[p.wanted][i]);
+    const std::vector<T>& result = tensors[p.wanted];
+    const size_t size = integers[p.wanted].size();
+    for (size_t i = 0; i < size; ++i)
+      equal &= to_double(result[zone + i]) == static_cast<double>(integers[p.wanted][i]);
+    for (size_t i = 0; i < zone; ++i)
+      inside &= to_double(result[i]) == 7 && to_double(result[zone + size + i]) == 7;
   });
-  expect(equal, std::string(backend.name) + " " + prepared.plan->kernel + " " +
-                    contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " + shape.why);
+  const std::string what = std::string(backend.name) + " " + prepared.plan->kernel + " " +
+                           contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " +
+                           shape.why;
+  expect(equal, what);
+  expect(inside, what + " (wrote beyond the result)");
   return true;
 }
 
