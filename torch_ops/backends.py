@@ -121,7 +121,8 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
     """Plan a call without running it.
 
     Args:
-        op: an operator's name, such as ``"conv_transpose"``, or the operator itself.
+        op: an operator's name, such as ``"conv_transpose"``, or the operator itself, or the
+            function of ``torch_ops`` that wraps it.
         *args: its arguments, as it would be called with; CPU tensors.
         **kwargs: its keyword arguments.
 
@@ -133,9 +134,9 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).
         ValueError: if there is no such operator.
     """
-    # "conv_transpose", "convtbw::conv_transpose" or, as operators print,
-    # "convtbw.conv_transpose.default".
-    name = str(op).replace("::", ".").removeprefix("convtbw.").split(".")[0]
+    # "conv_transpose" or "convtbw::conv_transpose"; an overload is called "conv_transpose.default".
+    name = op if isinstance(op, str) else op.__name__
+    name = name.removeprefix("convtbw::").split(".")[0]
     if f"convtbw::{name}" not in torch._C._dispatch_get_all_op_names():
         raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")
     _refuse_tracing("explain")
