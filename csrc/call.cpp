@@ -15,4 +15,13 @@ at::Tensor dispatch(const Call& call) {
   return result;
 }
 
+const Operator& operator_named(std::string_view name) {
+  const Operator* found = nullptr;
+  for_each_operator([&]<const Operator & op, class Schema>() {
+    if (name == op.name) found = &op;
+  });
+  TORCH_INTERNAL_ASSERT(found, "no operator named ", name);
+  return *found;
+}
+
 }  // namespace convtbw

@@ -31,6 +31,8 @@ struct Call {
 
 at::Tensor dispatch(const Call& call);
 
+const Operator& operator_named(std::string_view name);
+
 using Handler = at::Tensor (*)(const Call&);
 
 // One struct for each shape of schema: its C++ signature, arguments -> Call, Call -> arguments.

@@ -22,10 +22,8 @@ Strings available() {
 }
 
 Strings supported() {
-  Strings names;
-  for (const Backend* row : backends())
-    if (row->why_unsupported().empty()) names.emplace_back(row->name);
-  return names;
+  const auto names = supported_backends();
+  return Strings(names.begin(), names.end());
 }
 
 Strings targets() {

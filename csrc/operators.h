@@ -1,8 +1,6 @@
 // The eight operators as data: which role each tensor plays, and what the caller calls it.
 #pragma once
 
-#include <string_view>
-
 #include "core/role.h"
 
 namespace convtbw {
@@ -127,15 +125,6 @@ inline constexpr Operator convolution{
     "convolution", Family::convolution, Role::x, Role::w, Role::y, "src", "weights", "dst", nullptr,
     nullptr,       "weights_format",    false,   true};
 }  // namespace op
-
-constexpr const Operator& operator_named(std::string_view name) {
-  for (const Operator* candidate :
-       {&op::conv_transpose_backward_weights, &op::conv_transpose_backprop_filters,
-        &op::conv_transpose_backward_data, &op::convolution_backprop_filters,
-        &op::convolution_backward_weights, &op::convolution_backward_data, &op::conv_transpose})
-    if (name == candidate->name) return *candidate;
-  return op::convolution;
-}
 
 // The operator of a family that computes the partial with respect to `wanted`.
 constexpr const Operator& partial(Family family, Role wanted) {

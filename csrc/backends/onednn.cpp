@@ -74,6 +74,11 @@ struct View {
   memory::dims extents, strides;
 };
 
+// The end padding that makes the windows of x exactly y; negative where pixels are left over.
+int64_t end_padding(const Axis& axis) {
+  return reach(axis.y, axis.x + axis.pad, effective_kernel(axis.k, axis.dilation), axis.stride);
+}
+
 const Axis* axes_begin(const Geometry& g) { return g.axes.data() + kMaxRank - g.rank; }
 
 View data_view(const Problem& p, Role role) {
@@ -206,9 +211,7 @@ dnnl::primitive_desc describe(const Problem& p, const PerRole<memory::desc>& d) 
     strides.push_back(axis->stride);
     dilations.push_back(axis->dilation - 1);  // oneDNN counts the skipped positions
     begin.push_back(axis->pad);
-    // The end padding that makes the windows of x exactly y; negative where pixels are left over.
-    end.push_back(reach(axis->y, axis->x + axis->pad, effective_kernel(axis->k, axis->dilation),
-                        axis->stride));
+    end.push_back(end_padding(*axis));
   }
   constexpr auto direct = dnnl::algorithm::convolution_direct;
   constexpr auto training = dnnl::prop_kind::forward_training;
@@ -261,11 +264,8 @@ bool has_window_without_terms(const Geometry& g) {
 
 // Whether an axis has both padding and a stride beyond 2.
 bool has_padded_long_stride(const Geometry& g) {
-  for (const Axis& axis : g.axes) {
-    const int64_t ek = effective_kernel(axis.k, axis.dilation);
-    if (axis.stride > 2 && (axis.pad > 0 || reach(axis.y, axis.pad, ek, axis.stride) > axis.x))
-      return true;
-  }
+  for (const Axis& axis : g.axes)
+    if (axis.stride > 2 && (axis.pad > 0 || end_padding(axis) > 0)) return true;
   return false;
 }
 

@@ -21,6 +21,13 @@ const std::vector<const Backend*>& backends() {
   return rows;
 }
 
+std::vector<std::string_view> supported_backends() {
+  std::vector<std::string_view> names;
+  for (const Backend* row : backends())
+    if (row->why_unsupported().empty()) names.push_back(row->name);
+  return names;
+}
+
 namespace {
 
 // A forced choice, checked: pointers into the tables above.
@@ -36,13 +43,6 @@ std::string listed(const std::vector<std::string_view>& names) {
     text += name;
   }
   return text.empty() ? "none" : text;
-}
-
-std::vector<std::string_view> supported_backends() {
-  std::vector<std::string_view> names;
-  for (const Backend* row : backends())
-    if (row->why_unsupported().empty()) names.push_back(row->name);
-  return names;
 }
 
 std::vector<std::string_view> supported_targets(const Backend& backend) {
@@ -97,9 +97,9 @@ const Forced& forced_by_environment() {
 }
 
 const Selection& selection() {
-  if (!selection_here)
+  if (!selection_here)  // then nothing was forced on this thread
     selection_here =
-        select(forced(), forced_here ? "" : " (environment: CONVTBW_BACKEND, CONVTBW_TARGET)");
+        select(forced_by_environment(), " (environment: CONVTBW_BACKEND, CONVTBW_TARGET)");
   return *selection_here;
 }
 
@@ -165,8 +165,6 @@ std::shared_ptr<const Choice> choose_afresh(const Problem& problem, const Select
 }
 
 }  // namespace
-
-Forced forced() { return forced_here ? *forced_here : forced_by_environment(); }
 
 std::optional<Forced> force(std::optional<Forced> wanted) {
   if (wanted)

@@ -27,15 +27,16 @@ std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op
 // All backends in order of preference.
 const std::vector<const Backend*>& backends();
 
-// What is forced on this thread: by `force`, else by the environment (CONVTBW_BACKEND,
-// CONVTBW_TARGET), else nothing. An empty name forces nothing.
+// Names of those that run on this machine.
+std::vector<std::string_view> supported_backends();
+
+// What to force. An empty target: the best one that is supported.
 struct Forced {
   std::string backend, target;
 };
 
-Forced forced();
-
-// Forces a choice on this thread until the next call; nullopt leaves it to the environment again.
+// Forces a choice on this thread until the next call; nullopt leaves it to the environment again
+// (CONVTBW_BACKEND, CONVTBW_TARGET; where they are empty nothing is forced).
 // Returns what was set before. Throws, and changes nothing, when there is no such backend or target
 // or it does not run here; the message lists the legal names.
 std::optional<Forced> force(std::optional<Forced> wanted);
