@@ -46,6 +46,7 @@ struct Backend {
 };
 
 extern const Backend kReferenceBackend;  // backends/reference.cpp
+extern const Backend kSimdBackend;       // backends/simd/simd.cpp
 #ifdef CONVTBW_ONEDNN
 extern const Backend kOnednnBackend;  // plan/onednn_library.cpp, which opens backends/onednn.cpp
 #endif

@@ -16,6 +16,7 @@ const std::vector<const Backend*>& backends() {
 #ifdef CONVTBW_ONEDNN
       &kOnednnBackend,
 #endif
+      &kSimdBackend,
       &kReferenceBackend,
   };
   return rows;

@@ -1,0 +1,147 @@
+#include "backends/simd/box.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace convtbw::simd {
+
+namespace {
+
+Tensor tensor(const Problem& p, const DataStrides& strides, int64_t Axis::* extent) {
+  Tensor t{{p.geometry.batch}, {strides.batch}, strides.channel, p.dtype};
+  for (int a = 0; a < kMaxRank; ++a) {
+    t.extent[a + 1] = p.geometry.axes[a].*extent;
+    t.stride[a + 1] = strides.axes[a];
+  }
+  return t;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+
+// One row of a box: a source row, or nothing but zeros.
+class RowPacker {
+ public:
+  RowPacker(const Packing& packing, const BoxRange& box)
+      : packing_(packing),
+        strip_(packing.strips[3]),
+        tensor_(packing.tensor),
+        bytes_(element_bytes(packing.tensor.dtype)),
+        unit_(packing.tensor.dtype == Dtype::f64 ? 8 : 4),
+        copy_(packing.arithmetic->pack[static_cast<int>(packing.tensor.dtype)]),
+        first_(box.begin[3] * packing.strips[3].stride),
+        windows_(box.count[3]) {}
+
+  void zero(const Panel& panel, char* to) const {
+    for (const Comb& comb : strip_.combs) clear(panel, to, comb, 0, comb.length(windows_));
+  }
+
+  // `from`: position 0 of the source row.
+  void pack(const Panel& panel, const char* from, char* to) const {
+    for (const Comb& comb : strip_.combs) {
+      const int64_t length = comb.length(windows_), begin = first_ + comb.from;
+      const int64_t present =
+          std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
+      const int64_t absent = std::clamp<int64_t>(
+          floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1, present, length);
+      clear(panel, to, comb, 0, present);
+      clear(panel, to, comb, absent, length);
+      if (present < absent)
+        copy(panel, from + (begin + present * comb.from_step) * tensor_.stride[3] * bytes_,
+             comb.from_step * tensor_.stride[3], to + (comb.to + present * comb.to_step) * panel.position * unit_,
+             comb.to_step * panel.position, absent - present);
+    }
+  }
+
+ private:
+  void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
+    if (begin >= end) return;
+    const int64_t channels = units(panel) + panel.zeros;
+    if (panel.channel == 1 && comb.to_step == 1 && panel.position == channels) {
+      std::memset(to + (comb.to + begin) * channels * unit_, 0, (end - begin) * channels * unit_);
+    } else if (panel.channel == 1) {
+      for (int64_t t = begin; t < end; ++t)
+        std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0, channels * unit_);
+    } else {
+      // Lanes are over windows: positions are neighbours.
+      for (int64_t c = 0; c < channels; ++c)
+        std::memset(to + (comb.to + begin + c * panel.channel) * unit_, 0, (end - begin) * unit_);
+    }
+  }
+
+  int64_t units(const Panel& panel) const {
+    return packing_.pairing == Pairing::channels ? (panel.channels + 1) / 2 : panel.channels;
+  }
+
+  void copy(const Panel& panel, const char* from, int64_t from_position, char* to,
+            int64_t to_position, int64_t positions) const {
+    Copy call{from, from_position, tensor_.channel, to, to_position, panel.channel,
+              positions, panel.channels, panel.zeros};
+    if (packing_.pairing == Pairing::channels) {
+      call.columns = panel.channels / 2;
+      call.from_column *= 2;
+      call.second = tensor_.channel;
+      const bool odd = panel.channels % 2;
+      if (odd) call.zeros = 0;
+      if (call.columns) copy_(call);
+      if (!odd) return;
+      call.from = from + (panel.channels - 1) * tensor_.channel * bytes_;
+      call.to = to + panel.channels / 2 * panel.channel * unit_;
+      call.columns = 1;
+      call.second = 0;
+      call.zeros = panel.zeros;
+    }
+    copy_(call);
+  }
+
+  const Packing& packing_;
+  const Strip& strip_;
+  const Tensor& tensor_;
+  const int64_t bytes_, unit_;
+  const CopyFunction copy_;
+  const int64_t first_, windows_;
+};
+
+}  // namespace
+
+Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
+Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
+
+void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+              int64_t panel_count, void* buffer) {
+  const RowPacker packer(packing, box);
+  const Tensor& tensor = packing.tensor;
+  const int64_t bytes = element_bytes(tensor.dtype), unit = tensor.dtype == Dtype::f64 ? 8 : 4;
+  // f(buffer position, source position or -1 where it is absent)
+  const auto positions = [&](int a, auto f) {
+    const Strip& strip = packing.strips[a];
+    for (const Comb& comb : strip.combs)
+      for (int64_t t = 0, length = comb.length(box.count[a]); t < length; ++t) {
+        const int64_t source = box.begin[a] * strip.stride + comb.from + t * comb.from_step;
+        f(comb.to + t * comb.to_step, source >= 0 && source < tensor.extent[a] ? source : -1);
+      }
+  };
+  positions(0, [&](int64_t to0, int64_t from0) {
+    positions(1, [&](int64_t to1, int64_t from1) {
+      positions(2, [&](int64_t to2, int64_t from2) {
+        const int64_t row =
+            (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
+        const bool present = from0 >= 0 && from1 >= 0 && from2 >= 0;
+        const char* const from = static_cast<const char*>(data) +
+                                 (present ? from0 * tensor.stride[0] + from1 * tensor.stride[1] +
+                                                from2 * tensor.stride[2]
+                                          : 0) *
+                                     bytes;
+        for (const Panel* panel = panels; panel != panels + panel_count; ++panel) {
+          char* const to =
+              static_cast<char*>(buffer) + (panel->offset + row * panel->row) * unit;
+          if (present)
+            packer.pack(*panel, from + panel->first * tensor.channel * bytes, to);
+          else
+            packer.zero(*panel, to);
+        }
+      });
+    });
+  });
+}
+
+}  // namespace convtbw::simd

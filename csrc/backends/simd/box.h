@@ -1,0 +1,80 @@
+// A box of windows packed from a tensor into a buffer: here layout, dtype, padding, stride and
+// dilation end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/windows.h"
+#include "core/problem.h"
+
+namespace convtbw::simd {
+
+// Images are treated as one more axis, with one tap.
+inline constexpr int kBoxRank = kMaxRank + 1;
+
+template <class T>
+using PerAxis = std::array<T, kBoxRank>;
+
+struct BoxRange {
+  PerAxis<int64_t> begin, count;
+
+  int64_t size() const { return count[0] * count[1] * count[2] * count[3]; }
+};
+
+// A data tensor; extents and strides include the images.
+struct Tensor {
+  PerAxis<int64_t> extent, stride;
+  int64_t channel;
+  Dtype dtype;
+};
+
+Tensor x_tensor(const Problem& problem);
+Tensor y_tensor(const Problem& problem);
+
+// Cuts [0, extents) into boxes of up to `size`; the index counts the last axis fastest.
+struct BoxGrid {
+  PerAxis<int64_t> extent, size;
+
+  int64_t boxes() const {
+    int64_t count = 1;
+    for (int a = 0; a < kBoxRank; ++a) count *= (extent[a] + size[a] - 1) / size[a];
+    return count;
+  }
+  BoxRange box(int64_t index) const {
+    BoxRange range;
+    for (int a = kBoxRank - 1; a >= 0; --a) {
+      const int64_t cuts = (extent[a] + size[a] - 1) / size[a];
+      range.begin[a] = index % cuts * size[a];
+      range.count[a] = std::min(size[a], extent[a] - range.begin[a]);
+      index /= cuts;
+    }
+    return range;
+  }
+};
+
+// What the two elements of a bfloat16 pair are.
+enum class Pairing : uint8_t { none, channels, windows };
+
+// A range of channels and where they go: channel c of position p of row r (the rows of the buffer
+// are counted over the first three axes) lies at offset + r*row + p*position + c*channel.
+struct Panel {
+  int64_t first, channels;
+  int64_t offset, row, position, channel;
+  int64_t zeros = 0;  // units behind the channels that are to be zero
+};
+
+// Where the rows of a box begin is data-independent, so panels and strips are a plan's.
+struct Packing {
+  const Arithmetic* arithmetic;
+  Tensor tensor;
+  PerAxis<Strip> strips;
+  Pairing pairing = Pairing::none;
+};
+
+// `data` points to the first channel of the group.
+void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+              int64_t panel_count, void* buffer);
+
+}  // namespace convtbw::simd

@@ -1,0 +1,188 @@
+// Copies between tensors of any strides and dtype and buffers (kernels.h, Copy). Included by
+// kernels.cpp alone.
+#pragma once
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count` of
+// them and reads nothing beyond.
+template <class Element>
+struct Elements {
+  using Unit = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+  static constexpr int kElements = 1;  // of the tensor, a unit
+
+  const Element* p;
+
+  CONVTBW_INLINE Elements at(int64_t offset) const { return {p + offset}; }
+  CONVTBW_INLINE Vector<Unit> all() const { return load(p); }
+  CONVTBW_INLINE Vector<Unit> some(int64_t count) const {
+    Element few[kLanes<Unit>] = {};
+    for (int64_t i = 0; i < count; ++i) few[i] = p[i];
+    return load(few);
+  }
+};
+
+// Pairs whose halves lie `second` elements apart; 0: the second half is zero.
+struct SplitPairs {
+  using Unit = uint32_t;
+  static constexpr int kElements = 1;
+
+  const bfloat16* p;
+  int64_t second;
+
+  CONVTBW_INLINE SplitPairs at(int64_t offset) const { return {p + offset, second}; }
+  CONVTBW_INLINE Words all() const {
+    const Words low = widen(&p->bits);
+    return second ? low | widen(&p[second].bits) << 16 : low;
+  }
+  CONVTBW_INLINE Words some(int64_t count) const {
+    uint32_t few[kLanes<uint32_t>] = {};
+    for (int64_t i = 0; i < count; ++i)
+      few[i] = p[i].bits | (second ? static_cast<uint32_t>(p[second + i].bits) << 16 : 0);
+    return load(few);
+  }
+};
+
+// Pairs of neighbours.
+struct AdjacentPairs {
+  using Unit = uint32_t;
+  static constexpr int kElements = 2;
+
+  const bfloat16* p;
+
+  CONVTBW_INLINE AdjacentPairs at(int64_t offset) const { return {p + offset}; }
+  CONVTBW_INLINE Words all() const { return *reinterpret_cast<const Words*>(p); }
+  CONVTBW_INLINE Words some(int64_t count) const {
+    uint32_t few[kLanes<uint32_t>] = {};
+    for (int64_t i = 0; i < count; ++i)
+      few[i] = p[2 * i].bits | static_cast<uint32_t>(p[2 * i + 1].bits) << 16;
+    return load(few);
+  }
+};
+
+template <class To, class V>
+CONVTBW_INLINE void store_some(To* p, V v, int64_t count) {
+  To all[sizeof(V) / sizeof(v[0])];
+  store(all, v);
+  for (int64_t i = 0; i < count; ++i) p[i] = all[i];
+}
+
+template <class To>
+CONVTBW_INLINE void clear(To* p, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) p[i] = To{};
+}
+
+// Columns are contiguous on both sides.
+template <class From, class To>
+void copy_rows(const Copy& c, From from) {
+  constexpr int n = kLanes<typename From::Unit>;
+  To* to = static_cast<To*>(c.to);
+  for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row) {
+    int64_t column = 0;
+    for (; column + n <= c.columns; column += n)
+      store(to + column, from.at(column * From::kElements).all());
+    const int64_t rest = c.columns - column;
+    if (rest) {
+      const auto last = from.at(column * From::kElements).some(rest);
+      if (rest + c.zeros >= n)
+        store(to + column, last);
+      else
+        store_some(to + column, last, rest);
+    }
+    if (c.zeros) clear(to + c.columns, c.zeros);
+  }
+}
+
+// Rows are contiguous in the source, columns in the destination: square blocks are transposed in
+// registers.
+template <class From, class To>
+void copy_transposed(const Copy& c, From from) {
+  using Unit = typename From::Unit;
+  constexpr int n = kLanes<Unit>;
+  for (int64_t row = 0; row < c.rows; row += n) {
+    const int64_t rows = c.rows - row < n ? c.rows - row : n;
+    To* const to = static_cast<To*>(c.to) + row * c.to_row;
+    for (int64_t column = 0; column < c.columns; column += n) {
+      const int64_t columns = c.columns - column < n ? c.columns - column : n;
+      const From block = from.at(row * From::kElements + column * c.from_column);
+      Vector<Unit> lines[n];
+      if (rows == n && columns == n) {
+#pragma GCC unroll 16
+        for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
+        transpose(lines);
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) store(to + i * c.to_row + column, lines[i]);
+        continue;
+      }
+      for (int j = 0; j < n; ++j)
+        lines[j] = j >= columns ? Vector<Unit>{}
+                   : rows == n  ? block.at(j * c.from_column).all()
+                                : block.at(j * c.from_column).some(rows);
+      transpose(lines);
+      const bool room = columns == n || c.zeros >= n - columns;
+      for (int i = 0; i < rows; ++i) {
+        if (room)
+          store(to + i * c.to_row + column, lines[i]);
+        else
+          store_some(to + i * c.to_row + column, lines[i], columns);
+      }
+    }
+    if (c.zeros)
+      for (int64_t i = 0; i < rows; ++i) clear(to + i * c.to_row + c.columns, c.zeros);
+  }
+}
+
+template <class From, class To>
+void copy_elements(const Copy& c, From from) {
+  To* to = static_cast<To*>(c.to);
+  for (int64_t row = 0; row < c.rows; ++row) {
+    for (int64_t column = 0; column < c.columns; ++column)
+      store_some(to + row * c.to_row + column * c.to_column,
+                 from.at(row * c.from_row + column * c.from_column).some(1), 1);
+    for (int64_t column = c.columns; column < c.columns + c.zeros; ++column)
+      to[row * c.to_row + column * c.to_column] = To{};
+  }
+}
+
+template <class From, class To>
+void copy(Copy c, From from) {
+  constexpr int64_t unit = From::kElements;
+  if (!c.zeros && c.to_column != 1 && c.to_row == 1) {
+    const Copy turned{c.from,  c.from_column, c.from_row, c.to, c.to_column, c.to_row,
+                      c.columns, c.rows,      0,          c.second};
+    c = turned;
+  }
+  if (c.to_column == 1 && c.from_column == unit) {
+    if (!c.zeros && c.from_row == c.columns * unit && c.to_row == c.columns) {
+      c.columns *= c.rows;  // one long row
+      c.rows = 1;
+    }
+    copy_rows<From, To>(c, from);
+  } else if (c.to_column == 1 && c.from_row == unit) {
+    copy_transposed<From, To>(c, from);
+  } else {
+    copy_elements<From, To>(c, from);
+  }
+}
+
+template <class Element, class To>
+void copy_elements_of(const Copy& c) {
+  copy<Elements<Element>, To>(c, {static_cast<const Element*>(c.from)});
+}
+
+#ifdef CONVTBW_PAIRS
+void copy_pairs(const Copy& c) {
+  const bfloat16* const from = static_cast<const bfloat16*>(c.from);
+  if (c.second == 1 && (c.from_column == 2 || c.from_row == 2))
+    copy<AdjacentPairs, uint32_t>(c, {from});
+  else
+    copy<SplitPairs, uint32_t>(c, {from, c.second});
+}
+#endif
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET

@@ -1,0 +1,82 @@
+// Everything that is compiled once per target, with that target's flags (CMakeLists.txt):
+// CONVTBW_TARGET is the namespace, CONVTBW_VECTOR_BYTES the width of its vectors.
+#include <type_traits>
+#include <utility>
+
+#include "backends/simd/copy.h"
+#include "backends/simd/kernels.h"
+#include "backends/simd/tile.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// Rows that leave registers for the operands: 28 of 32 accumulators, or 12 of 16.
+constexpr int kRows[] = {CONVTBW_TILE_ROWS};
+
+template <class A, int vectors, int... row>
+constexpr void fill(Tiles& tiles, std::integer_sequence<int, row...>) {
+  tiles.max_rows[vectors] = sizeof...(row);
+  ((tiles.gathered[vectors][row + 1] = gathered_tile<A, row + 1, vectors>), ...);
+  ((tiles.adjacent[vectors][row + 1] = adjacent_tile<A, row + 1, vectors>), ...);
+}
+
+template <class A, int... vectors>
+constexpr Tiles tiles(std::integer_sequence<int, vectors...>) {
+  Tiles result{};
+  (fill<A, vectors + 1>(result, std::make_integer_sequence<int, kRows[vectors]>()), ...);
+  return result;
+}
+
+template <class A>
+constexpr Tiles kTiles = tiles<A>(std::make_integer_sequence<int, kMaxVectors>());
+
+}  // namespace
+
+#ifdef CONVTBW_PAIRS
+
+// constinit, here and below: a dynamic initialiser would run on every CPU.
+extern constinit const Arithmetic kPairs{
+    "bf16 pairs", kLanes<float>, true, kTiles<Bfloat16Pairs>, {nullptr, copy_pairs},
+    {nullptr, copy_elements_of<bfloat16, float>},
+    {nullptr, copy_elements_of<float, bfloat16>},
+};
+
+#endif
+#ifndef CONVTBW_PAIRS_ALONE
+
+namespace {
+
+constinit const Arithmetic kF32{
+    "f32",
+    kLanes<float>,
+    false,
+    kTiles<Plain<float>>,
+    {copy_elements_of<float, float>, copy_elements_of<bfloat16, float>,
+     copy_elements_of<float16, float>, nullptr},
+    {copy_elements_of<float, float>, copy_elements_of<bfloat16, float>,
+     copy_elements_of<float16, float>, nullptr},
+    {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
+     copy_elements_of<float, float16>, nullptr},
+};
+
+constinit const Arithmetic kF64{
+    "f64",
+    kLanes<double>,
+    false,
+    kTiles<Plain<double>>,
+    {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+};
+
+}  // namespace
+
+#ifdef CONVTBW_PAIRS
+extern constinit const Kernels kKernels{&kF32, &kF64, &kPairs};
+#else
+extern constinit const Kernels kKernels{&kF32, &kF64, nullptr};
+#endif
+
+#endif
+
+}  // namespace convtbw::simd::CONVTBW_TARGET

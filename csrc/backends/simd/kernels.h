@@ -1,0 +1,100 @@
+// The innermost loops, as one table per instruction set. The loop nests around them are ordinary
+// C++ that is compiled once; only what stands behind these pointers is compiled per target.
+//
+// An *arithmetic* is a way to multiply and add: its *unit* is what one lane of an operand holds (a
+// float, a double, or a pair of bfloat16) and as wide as its *sum* (float, double, float). Offsets,
+// strides and steps of buffers count units; those of tensors count elements.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace convtbw::simd {
+
+// A stretch of a sum over which both operands advance by constant steps: offsets and length.
+struct Run {
+  int64_t a, b, steps;
+};
+
+enum class Start : uint8_t {
+  zero,
+  bias,        // row-independent: `bias` holds one sum a lane
+  accumulate,  // go on from what the result holds
+};
+
+// A register tile: rows x (vectors * lanes) sums.
+//   c[i][j] = start + sum over runs r and steps k of  a[r.a + row(i) + k] * b[r.b + k * b_step + j]
+struct TileCall {
+  const void *a, *b;
+  const Run* runs;
+  int64_t run_count;
+  void* c;
+  int64_t live;  // lanes of the result; those behind them are neither read nor written
+  Start start = Start::zero;
+  const void* bias = nullptr;
+  // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i of
+  // the result begins at c_rows[i].
+  const int64_t *a_rows = nullptr, *c_rows = nullptr;
+  // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.
+  int64_t a_step = 0, b_step = 0, c_row = 0;
+};
+
+using Tile = void (*)(const TileCall&);
+
+inline constexpr int kMaxRows = 14, kMaxVectors = 4;
+
+// Tiles by [vectors][rows]; rows 1 to max_rows[vectors].
+struct Tiles {
+  int max_rows[kMaxVectors + 1];
+  Tile gathered[kMaxVectors + 1][kMaxRows + 1];
+  Tile adjacent[kMaxVectors + 1][kMaxRows + 1];
+};
+
+// A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
+// dimension is contiguous on either side.
+struct Copy {
+  const void* from;
+  int64_t from_row, from_column;
+  void* to;
+  int64_t to_row, to_column;
+  int64_t rows, columns;
+  int64_t zeros = 0;   // so many columns behind the last one are set to zero
+  int64_t second = 0;  // bfloat16 pairs: where the second element lies; 0: the second is zero
+};
+
+using CopyFunction = void (*)(const Copy&);
+
+struct Arithmetic {
+  const char* name;
+  int lanes;  // of one vector
+  bool pairs;
+  Tiles tiles;
+  // By Dtype of the tensor; nullptr where this arithmetic does not serve the dtype.
+  CopyFunction pack[4];    // elements to units
+  CopyFunction widen[4];   // elements to sums
+  CopyFunction unpack[4];  // sums to elements
+};
+
+// The kernels that one target offers. bf16_pairs may be nullptr.
+struct Kernels {
+  const Arithmetic *f32, *f64, *bf16_pairs;
+};
+
+namespace generic {
+extern const Kernels kKernels;
+}
+namespace generic512 {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx512_bf16 {
+extern const Arithmetic kPairs;
+}
+
+}  // namespace convtbw::simd

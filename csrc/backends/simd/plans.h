@@ -1,0 +1,14 @@
+// The plans of the SIMD backend, one for each way to see a problem.
+#pragma once
+
+#include <memory>
+
+#include "backends/simd/kernels.h"
+#include "plan/backend.h"
+
+namespace convtbw::simd {
+
+std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
+
+}  // namespace convtbw::simd

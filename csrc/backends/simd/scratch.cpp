@@ -1,0 +1,43 @@
+#include "backends/simd/scratch.h"
+
+#include <new>
+
+namespace convtbw::simd::detail {
+
+namespace {
+
+class Block {
+ public:
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() { release(); }
+
+  void* at_least(int64_t bytes) {
+    if (bytes > size_) {
+      release();
+      data_ = ::operator new(bytes, std::align_val_t{64});
+      size_ = bytes;
+    }
+    return data_;
+  }
+
+ private:
+  void release() {
+    ::operator delete(data_, std::align_val_t{64});
+    data_ = nullptr;
+    size_ = 0;
+  }
+
+  void* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+thread_local Block local, shared;
+
+}  // namespace
+
+void* local_bytes(int64_t bytes) { return local.at_least(bytes); }
+void* shared_bytes(int64_t bytes) { return shared.at_least(bytes); }
+
+}  // namespace convtbw::simd::detail

@@ -1,0 +1,65 @@
+// The backend's row: targets, and which plan serves a problem.
+#include "backends/simd/kernels.h"
+#include "backends/simd/plans.h"
+
+namespace convtbw {
+
+namespace {
+
+bool always() { return true; }
+
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
+// The kernels for a target's name and a dtype.
+const simd::Arithmetic& arithmetic(std::string_view target, Dtype dtype) {
+  simd::Kernels kernels = simd::generic::kKernels;
+#if defined(__x86_64__)
+  if (target == "avx2") kernels = simd::avx2::kKernels;
+  if (target == "avx512") {
+    kernels = simd::avx512::kKernels;
+    if (has_avx512_bf16()) kernels.bf16_pairs = &simd::avx512_bf16::kPairs;
+  }
+#endif
+  if (target == "generic512") kernels = simd::generic512::kKernels;
+  if (dtype == Dtype::f64) return *kernels.f64;
+  return dtype == Dtype::bf16 && kernels.bf16_pairs ? *kernels.bf16_pairs : *kernels.f32;
+}
+
+Prepared prepare(const Problem& problem, std::string_view target) {
+  const simd::Arithmetic& chosen = arithmetic(target, problem.dtype);
+  return {problem.wanted == Role::w ? simd::weights_plan(problem, chosen)
+                                    : simd::data_plan(problem, chosen),
+          {}};
+}
+
+}  // namespace
+
+const Backend kSimdBackend{
+    .name = "simd",
+    .targets = {
+#if defined(__x86_64__)
+        {"avx512", has_avx512},
+        {"avx2", has_avx2},
+#endif
+        {"generic", always},
+        // The avx512 tile's shape, and its arithmetic on pairs, in portable code: for tests on any
+        // machine. Never the best choice.
+        {"generic512", always},
+    },
+    .why_unsupported = [] { return std::string(); },
+    .prepare = prepare,
+};
+
+}  // namespace convtbw

@@ -1,0 +1,156 @@
+// The register tile (kernels.h, TileCall). Its accumulators must stay in registers: with GCC 12 they
+// do when they are the member of a struct, every loop over them is unrolled by pragma and the file
+// is compiled with -O3; tests/test_disassembly.py looks. Included by kernels.cpp alone.
+#pragma once
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// How an arithmetic multiplies and adds.
+template <class T>
+struct Plain {
+  using Unit = T;
+  using Sum = T;
+  static CONVTBW_INLINE Vector<T> multiply_add(T a, Vector<T> b, Vector<T> sum) {
+    return sum + a * b;
+  }
+};
+
+// Two products of bfloat16 a lane. Exact products and sums in float32, the lower element first.
+struct Bfloat16Pairs {
+  using Unit = uint32_t;
+  using Sum = float;
+  static CONVTBW_INLINE Floats multiply_add(uint32_t a, Words b, Floats sum) {
+#ifdef __AVX512BF16__
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(a)),
+                            reinterpret_cast<__m512bh>(b));
+#else
+    const Words both = Words{} + a;
+    sum += reinterpret_cast<Floats>(both << 16) * reinterpret_cast<Floats>(b << 16);
+    return sum + reinterpret_cast<Floats>(both & 0xffff0000) *
+                     reinterpret_cast<Floats>(b & 0xffff0000);
+#endif
+  }
+};
+
+template <class A, int rows, int vectors>
+struct Accumulators {
+  using Sum = typename A::Sum;
+  static constexpr int kWidth = kLanes<Sum>;
+
+  Vector<Sum> sums[rows][vectors];
+
+  CONVTBW_INLINE void start(const TileCall& call, Sum* const (&c)[rows]) {
+    if (call.start == Start::accumulate && call.live < vectors * kWidth) {
+      // The lanes behind the live ones may lie beyond the result.
+      Sum row[vectors * kWidth] = {};
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < call.live; ++j) row[j] = c[i][j];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; ++j) sums[i][j] = load(row + j * kWidth);
+      }
+    } else if (call.start == Start::accumulate) {
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; ++j) sums[i][j] = load(c[i] + j * kWidth);
+    } else {
+      Vector<Sum> first[vectors];
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j)
+        first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
+                                             : Vector<Sum>{};
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
+    }
+  }
+
+  // row(i): where row i of a begins, in units from `a`.
+  template <class Row>
+  CONVTBW_INLINE void step(const typename A::Unit* a, const typename A::Unit* b, const Row& row) {
+    Vector<typename A::Unit> right[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const typename A::Unit left = a[row(i)];
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) sums[i][j] = A::multiply_add(left, right[j], sums[i][j]);
+    }
+  }
+
+  CONVTBW_INLINE void finish(const TileCall& call, Sum* const (&c)[rows]) {
+    if (call.live == vectors * kWidth) {
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; ++j) store(c[i] + j * kWidth, sums[i][j]);
+      return;
+    }
+    // The lanes behind the live ones belong to a neighbour.
+    Sum row[vectors * kWidth];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) store(row + j * kWidth, sums[i][j]);
+      for (int64_t j = 0; j < call.live; ++j) c[i][j] = row[j];
+    }
+  }
+};
+
+template <class A, int rows, int vectors>
+void gathered_tile(const TileCall& call) {
+  using Unit = typename A::Unit;
+  using Sum = typename A::Sum;
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
+  int64_t offsets[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
+
+  Accumulators<A, rows, vectors> tile;
+  tile.start(call, c);
+  for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
+    const Unit* a = static_cast<const Unit*>(call.a) + run->a;
+    const Unit* b = static_cast<const Unit*>(call.b) + run->b;
+    for (int64_t k = run->steps; k > 0; --k) {
+      tile.step(a, b, [&](int i) { return offsets[i]; });
+      ++a;
+      b += vectors * kLanes<Sum>;
+    }
+  }
+  tile.finish(call, c);
+}
+
+template <class A, int rows, int vectors>
+void adjacent_tile(const TileCall& call) {
+  using Unit = typename A::Unit;
+  using Sum = typename A::Sum;
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
+  const int64_t a_step = call.a_step, b_step = call.b_step;
+
+  Accumulators<A, rows, vectors> tile;
+  tile.start(call, c);
+  for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
+    const Unit* a = static_cast<const Unit*>(call.a) + run->a;
+    const Unit* b = static_cast<const Unit*>(call.b) + run->b;
+    for (int64_t k = run->steps; k > 0; --k) {
+      tile.step(a, b, [](int i) { return i; });
+      a += a_step;
+      b += b_step;
+    }
+  }
+  tile.finish(call, c);
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET

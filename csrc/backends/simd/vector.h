@@ -1,0 +1,192 @@
+// Vectors of the target this file is compiled for, in the compiler's portable vector types, and
+// their conversion from and to the element types of tensors. Included by kernels.cpp alone: all
+// names here have internal linkage, because a function compiled under an instruction-set flag must
+// never be merged with its namesake compiled without.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#include "core/dtype.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+constexpr int kBytes = CONVTBW_VECTOR_BYTES;
+
+// Loads and stores through these types need no alignment beyond the element's.
+using Floats = float __attribute__((vector_size(kBytes), aligned(4), may_alias));
+using Doubles = double __attribute__((vector_size(kBytes), aligned(8), may_alias));
+using Words = uint32_t __attribute__((vector_size(kBytes), aligned(4), may_alias));
+using Halves = uint16_t __attribute__((vector_size(kBytes / 2), aligned(2), may_alias));
+
+template <class T>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  using type = Floats;
+};
+template <>
+struct VectorOf<double> {
+  using type = Doubles;
+};
+template <>
+struct VectorOf<uint32_t> {
+  using type = Words;
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+
+template <class T>
+constexpr int kLanes = kBytes / sizeof(T);
+
+#define CONVTBW_INLINE __attribute__((always_inline)) inline
+
+CONVTBW_INLINE Words widen(const uint16_t* p) {
+  return __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words);
+}
+
+CONVTBW_INLINE Halves narrow(Words v) { return __builtin_convertvector(v, Halves); }
+
+// ---- element types -> vectors of sums ----------------------------------------------------------
+
+CONVTBW_INLINE Floats load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
+CONVTBW_INLINE Doubles load(const double* p) { return *reinterpret_cast<const Doubles*>(p); }
+CONVTBW_INLINE Words load(const uint32_t* p) { return *reinterpret_cast<const Words*>(p); }
+
+CONVTBW_INLINE Floats load(const bfloat16* p) {
+  return reinterpret_cast<Floats>(widen(&p->bits) << 16);
+}
+
+CONVTBW_INLINE Floats load(const float16* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(*reinterpret_cast<const __m256i_u*>(p));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(*reinterpret_cast<const __m128i_u*>(p));
+#else
+  // The exponent is moved to float's place and rescaled by a multiplication, which makes normal
+  // numbers of subnormal ones; only infinity and NaN must have their exponent set.
+  const Words bits = widen(&p->bits);
+  const Words magnitude = (bits & 0x7fff) << 13;
+  const Floats scaled = reinterpret_cast<Floats>(magnitude) * 0x1p112f;
+  const Words special = reinterpret_cast<Words>(magnitude >= 0x0f800000);
+  return reinterpret_cast<Floats>((bits & 0x8000) << 16 | reinterpret_cast<Words>(scaled) |
+                                  (special & 0x7f800000));
+#endif
+}
+
+// ---- vectors of sums -> element types, rounded to nearest, ties to even ------------------------
+
+CONVTBW_INLINE void store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
+CONVTBW_INLINE void store(double* p, Doubles v) { *reinterpret_cast<Doubles*>(p) = v; }
+CONVTBW_INLINE void store(uint32_t* p, Words v) { *reinterpret_cast<Words*>(p) = v; }
+
+CONVTBW_INLINE void store(bfloat16* p, Floats v) {
+  const Words bits = reinterpret_cast<Words>(v);
+  const Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Words nan = reinterpret_cast<Words>(v != v);
+  const Words quiet = bits >> 16 | 0x40;
+  *reinterpret_cast<Halves*>(p) = narrow((nan & quiet) | (~nan & rounded));
+}
+
+CONVTBW_INLINE void store(float16* p, Floats v) {
+#if defined(__AVX512F__)
+  *reinterpret_cast<__m256i_u*>(p) = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+  *reinterpret_cast<__m128i_u*>(p) = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+#else
+  const Words bits = reinterpret_cast<Words>(v);
+  const Words sign = bits >> 16 & 0x8000;
+  const Words magnitude = bits & 0x7fffffff;
+  // Normal results: drop 13 bits. A carry out of the mantissa moves the exponent, up to infinity.
+  const Words normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  // Subnormal results: adding 0.5 leaves a multiple of 2^-24 in the low mantissa bits, rounded.
+  const Words subnormal =
+      reinterpret_cast<Words>(reinterpret_cast<Floats>(magnitude) + 0.5f) - 0x3f000000;
+  const Words is_nan = reinterpret_cast<Words>(magnitude > 0x7f800000);
+  const Words is_large = reinterpret_cast<Words>(magnitude >= 0x47800000);  // 2^16
+  const Words is_small = reinterpret_cast<Words>(magnitude < 0x38800000);   // 2^-14
+  Words result = (is_small & subnormal) | (~is_small & normal);
+  result = (is_large & 0x7c00) | (~is_large & result);
+  result = (is_nan & (0x7e00 | (magnitude >> 13 & 0x3ff))) | (~is_nan & result);
+  *reinterpret_cast<Halves*>(p) = narrow(sign | result);
+#endif
+}
+
+// ---- transposition -----------------------------------------------------------------------------
+
+// shuffle<f>(a, b)[j] = (a ++ b)[f(j)]; f is a captureless function of (lanes, j).
+template <auto f, class V, int... j>
+CONVTBW_INLINE V shuffle(V a, V b, std::integer_sequence<int, j...>) {
+  return __builtin_shufflevector(a, b, f(int{sizeof...(j)}, j)...);
+}
+template <auto f, class V>
+CONVTBW_INLINE V shuffle(V a, V b) {
+  return shuffle<f>(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
+}
+
+// One stage of a transposition: exchanges the off-diagonal blocks of `distance` rows and columns.
+template <int distance, class V>
+CONVTBW_INLINE void exchange(V* rows) {
+  constexpr int n = sizeof(V) / sizeof(rows[0][0]);
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) {
+    if (i & distance) continue;
+    const V a = rows[i], b = rows[i + distance];
+    rows[i] = shuffle<[](int lanes, int j) {
+      return j & distance ? lanes + j - distance : j;
+    }>(a, b);
+    rows[i + distance] = shuffle<[](int lanes, int j) {
+      return j & distance ? lanes + j : j + distance;
+    }>(a, b);
+  }
+}
+
+// 4x4 blocks inside 128 bits, with one instruction a step on every target: interleave, then pair.
+template <class V>
+CONVTBW_INLINE void transpose_quads(V* rows) {
+  constexpr int n = sizeof(V) / sizeof(rows[0][0]);
+#pragma GCC unroll 4
+  for (int i = 0; i < n; i += 4) {
+    constexpr auto low = [](int lanes, int j) {
+      return (j & ~3) + (j & 3) / 2 + (j & 1 ? lanes : 0);
+    };
+    constexpr auto high = [](int lanes, int j) {
+      return (j & ~3) + 2 + (j & 3) / 2 + (j & 1 ? lanes : 0);
+    };
+    constexpr auto low_pair = [](int lanes, int j) {
+      return (j & ~3) + (j & 1) + (j & 2 ? lanes : 0);
+    };
+    constexpr auto high_pair = [](int lanes, int j) {
+      return (j & ~3) + 2 + (j & 1) + (j & 2 ? lanes : 0);
+    };
+    const V low01 = shuffle<low>(rows[i], rows[i + 1]);
+    const V high01 = shuffle<high>(rows[i], rows[i + 1]);
+    const V low23 = shuffle<low>(rows[i + 2], rows[i + 3]);
+    const V high23 = shuffle<high>(rows[i + 2], rows[i + 3]);
+    rows[i] = shuffle<low_pair>(low01, low23);
+    rows[i + 1] = shuffle<high_pair>(low01, low23);
+    rows[i + 2] = shuffle<low_pair>(high01, high23);
+    rows[i + 3] = shuffle<high_pair>(high01, high23);
+  }
+}
+
+// In place: rows[i][j] <-> rows[j][i], as many rows as lanes.
+template <class V>
+CONVTBW_INLINE void transpose(V* rows) {
+  constexpr int n = sizeof(V) / sizeof(rows[0][0]);
+  if constexpr (sizeof(rows[0][0]) == 8) {
+    exchange<1>(rows);
+    if constexpr (n >= 4) exchange<2>(rows);
+  } else {
+    transpose_quads(rows);
+  }
+  if constexpr (n >= 8) exchange<4>(rows);
+  if constexpr (n >= 16) exchange<8>(rows);
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET

@@ -1,0 +1,451 @@
+// wgrad with at least a few channels on either side: an implicit GEMM that sums over pixels. Its
+// rows are channels of one side, its lanes channels of the other, and every tap has tiles of its
+// own: they differ only in where they begin in x. Both sides are packed, box of pixels by box, into
+// panels as wide as the tile's sides.
+//
+// Where x has so few channels that they cannot fill a tile's rows, the taps of the last axis join
+// them: pixels and channels of x are contiguous, so rows run over both.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backends/simd/box.h"
+#include "backends/simd/plans.h"
+#include "backends/simd/scratch.h"
+#include "core/parallel.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+
+// Lanes [lane, lane + vectors * width) of one side's channels.
+struct Block {
+  int64_t lane, live;
+  int vectors;
+};
+
+// Rows [channel, channel + rows) of the other side: of one panel, `row` within it.
+struct RowPanel {
+  int64_t channel, channels;
+  int64_t rows;  // channels, or channels * taps of the last axis where these are joined
+};
+
+class WeightsPlan : public Plan {
+ public:
+  WeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  struct Side {
+    Tensor tensor;
+    int64_t channels;
+    Packing packing;
+    int64_t positions;  // of a box's buffer, for one channel
+  };
+
+  // A part of one group's weights.
+  struct Part {
+    int64_t group;
+    int64_t first_block, blocks, first_panel, panels;
+    int64_t units;  // of its sums
+  };
+
+  void choose_roles();
+  void choose_sizes();
+  void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
+                 char* sums) const;
+  void finish(const Operands& operands, const Part& part, int64_t block, char* sums) const;
+  int64_t block_units(const Part& part, const Block& block) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  bool lanes_on_y_, joined_;
+  PerAxis<Sliding> sliding_;
+  Side x_, y_;
+  std::vector<Block> blocks_;
+  std::vector<RowPanel> panels_;
+  int64_t pitch_;      // of a row panel's pixels
+  int64_t row_taps_;   // taps that have tiles of their own
+  int64_t max_panel_ = 0;
+  BoxGrid grid_;
+  std::vector<Part> parts_;
+  int64_t chunks_, boxes_per_chunk_;
+  int64_t part_units_ = 0, local_units_, row_buffer_units_, lane_buffer_units_, run_count_;
+};
+
+WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : problem_(problem), arithmetic_(arithmetic) {
+  const Geometry& g = problem.geometry;
+  x_ = {x_tensor(problem), g.x_channels, {&arithmetic, x_tensor(problem), {}}, 0};
+  y_ = {y_tensor(problem), g.y_channels, {&arithmetic, y_tensor(problem), {}}, 0};
+  for (int a = 0; a < kMaxRank; ++a)
+    sliding_[a + 1] = {g.axes[a].k, -g.axes[a].pad, g.axes[a].stride, g.axes[a].dilation};
+  choose_roles();
+  choose_sizes();
+  kernel = std::string("wgrad, ") + (lanes_on_y_ ? "y" : "x") + " in lanes" +
+           (joined_ ? ", taps joined with channels" : "") + ", " + arithmetic.name;
+}
+
+void WeightsPlan::choose_roles() {
+  const Geometry& g = problem_.geometry;
+  const int64_t lanes = arithmetic_.lanes;
+  const int64_t taps = g.axes[2].k;
+  const bool joinable = strip({sliding_[3]}, std::min<int64_t>(g.axes[2].y, 256), Apart::windows)
+                            .footings.front()
+                            .tap == 1;
+  // Rate of a tile relative to the best, by its rows; then lanes that are used.
+  const auto rate = [&](int64_t rows, int64_t lane_channels) {
+    const double by_rows = rows >= 4 ? 1 : rows == 3 ? 0.95 : rows == 2 ? 0.8 : 0.5;
+    return by_rows * static_cast<double>(lane_channels) /
+           static_cast<double>(ceil_div(lane_channels, lanes) * lanes);
+  };
+  joined_ = g.x_channels < 4 && joinable && taps > 1;
+  const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
+  lanes_on_y_ = on_y >= rate(g.y_channels, g.x_channels);
+  joined_ &= lanes_on_y_;
+  row_taps_ = g.axes[0].k * g.axes[1].k * (joined_ ? 1 : taps);
+
+  const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
+  const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels;
+  pitch_ = joined_ ? row_channels : lanes;
+  for (int64_t c = 0; c < row_channels; c += pitch_) {
+    const int64_t channels = std::min(pitch_, row_channels - c);
+    panels_.push_back({c, channels, joined_ ? channels * taps : channels});
+    max_panel_ = std::max(max_panel_, panels_.back().rows);
+  }
+  // Two vectors make the best tile, three rather than one at the end; few rows need more.
+  int64_t left = ceil_div(lane_channels, lanes), lane = 0;
+  while (left) {
+    int64_t vectors = left == 1 ? 1 : left == 3 ? 3 : 2;
+    if (max_panel_ < 4) vectors = std::min<int64_t>(left, kMaxVectors);
+    blocks_.push_back({lane, std::min(vectors * lanes, lane_channels - lane),
+                       static_cast<int>(vectors)});
+    lane += vectors * lanes;
+    left -= vectors;
+  }
+}
+
+int64_t WeightsPlan::block_units(const Part& part, const Block& block) const {
+  int64_t rows = 0;
+  for (int64_t i = part.first_panel; i < part.first_panel + part.panels; ++i)
+    rows += panels_[i].rows;
+  return rows * row_taps_ * block.vectors * arithmetic_.lanes;
+}
+
+// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+void WeightsPlan::choose_sizes() {
+  const Geometry& g = problem_.geometry;
+  constexpr int64_t kSumBytes = 1 << 20;      // of a part: they stay in the second-level cache
+  constexpr int64_t kPartialBytes = 4 << 20;  // of all chunks
+  constexpr int64_t kItems = 32;              // enough to keep many threads busy until the end
+  constexpr int64_t kBufferBytes = 512 << 10;
+
+  // Parts: halve the longer side until the sums are small.
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  const int64_t panels = static_cast<int64_t>(panels_.size());
+  const int64_t block_lanes = 2 * arithmetic_.lanes;
+  int64_t part_blocks = blocks, part_panels = panels;
+  const auto part_bytes = [&] {
+    return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ * unit();
+  };
+  const auto halve = [&] {
+    if (part_blocks * block_lanes >= part_panels * pitch_ && part_blocks > 1)
+      part_blocks = (part_blocks + 1) / 2;
+    else if (part_panels > 1)
+      part_panels = (part_panels + 1) / 2;
+    else
+      part_blocks = (part_blocks + 1) / 2;
+  };
+  while (part_bytes() > kSumBytes && (part_blocks > 1 || part_panels > 1)) halve();
+  const auto parts = [&] {
+    return ceil_div(blocks, part_blocks) * ceil_div(panels, part_panels) * g.groups;
+  };
+
+  // Boxes: few pixels where a panel serves many taps, more where it serves one.
+  const int64_t limit = row_taps_ >= 9 ? 128 : 256;
+  PerAxis<int64_t> extent{g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y}, size{1, 1, 1, 1};
+  const auto positions = [&](const PerAxis<int64_t>& windows) {
+    int64_t product = 1;
+    for (int a = 0; a < kBoxRank; ++a)
+      product *= strip({sliding_[a]}, windows[a], Apart::windows).length;
+    return product;
+  };
+  const int64_t x_channels = lanes_on_y_ ? part_panels * pitch_ : part_blocks * block_lanes;
+  for (const int a : {3, 2, 1, 0})
+    while (size[a] < extent[a]) {
+      PerAxis<int64_t> next = size;
+      const int64_t cuts = ceil_div(extent[a], size[a]);
+      next[a] = cuts <= 1 ? extent[a] : ceil_div(extent[a], cuts - 1);
+      if (a == 3) next[a] = std::max(next[a], std::min<int64_t>(16, extent[a]));
+      if (next[0] * next[1] * next[2] * next[3] > limit ||
+          positions(next) * x_channels * unit() > kBufferBytes)
+        break;
+      size = next;
+    }
+  grid_ = {extent, size};
+  x_.positions = positions(size);
+  y_.positions = size[0] * size[1] * size[2] * size[3];
+  for (int a = 0; a < kBoxRank; ++a) {
+    x_.packing.strips[a] = strip({sliding_[a]}, size[a], Apart::windows);
+    y_.packing.strips[a] = strip({Sliding{}}, size[a], Apart::windows);
+  }
+  run_count_ = size[0] * size[1] * size[2];
+
+  // Chunks of boxes, each with sums of its own, where there are few parts.
+  const int64_t boxes = grid_.boxes();
+  chunks_ = std::clamp<int64_t>(kPartialBytes / (part_bytes() * parts()), 1,
+                                std::min(boxes, ceil_div(kItems, parts())));
+  while (parts() * chunks_ < kItems && part_bytes() > 64 << 10 &&
+         (part_blocks > 1 || part_panels > 1))
+    halve();
+  boxes_per_chunk_ = ceil_div(boxes, chunks_);
+  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+
+  int64_t rows = 0, lanes = 0;
+  for (int64_t group = 0; group < g.groups; ++group)
+    for (int64_t block = 0; block < blocks; block += part_blocks)
+      for (int64_t panel = 0; panel < panels; panel += part_panels) {
+        Part part{group, block, std::min(part_blocks, blocks - block), panel,
+                  std::min(part_panels, panels - panel), 0};
+        int64_t part_lanes = 0;
+        for (int64_t i = block; i < block + part.blocks; ++i) {
+          part.units += block_units(part, blocks_[i]);
+          part_lanes += int64_t{blocks_[i].vectors} * arithmetic_.lanes;
+        }
+        part_units_ = std::max(part_units_, part.units);
+        rows = std::max(rows, part.panels * pitch_);
+        lanes = std::max(lanes, part_lanes);
+        parts_.push_back(part);
+      }
+  row_buffer_units_ = rows * (lanes_on_y_ ? x_ : y_).positions;
+  lane_buffer_units_ = lanes * (lanes_on_y_ ? y_ : x_).positions;
+  const int64_t threads = std::max(1, problem_.threads);
+  workspace = (chunks_ > 1 ? part_units_ * chunks_ * static_cast<int64_t>(parts_.size())
+                           : part_units_ * threads) *
+                  unit() +
+              threads * ((row_buffer_units_ + lane_buffer_units_) * unit() +
+                         run_count_ * int64_t{sizeof(Run)});
+}
+
+void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first_box,
+                            int64_t boxes, char* sums) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const Side& row_side = lanes_on_y_ ? x_ : y_;
+  const Side& lane_side = lanes_on_y_ ? y_ : x_;
+  char* const memory = local_scratch<char>(
+      (sums ? 0 : 0) + run_count_ * sizeof(Run) +
+      (row_buffer_units_ + lane_buffer_units_ + 64) * unit());
+  Run* const runs = reinterpret_cast<Run*>(memory);
+  char* const row_buffer = memory + run_count_ * sizeof(Run);
+  char* const lane_buffer = row_buffer + row_buffer_units_ * unit();
+  const auto data = [&](const Side& side, Role role) {
+    return static_cast<const char*>(operands.data[role]) +
+           part.group * side.channels * side.tensor.channel * bytes;
+  };
+  const char* const row_data = data(row_side, lanes_on_y_ ? Role::x : Role::y);
+  const char* const lane_data = data(lane_side, lanes_on_y_ ? Role::y : Role::x);
+
+  // Panels are as long as the box's positions, in either buffer.
+  std::vector<Panel> row_panels, lane_panels;
+  for (int64_t i = 0; i < part.panels; ++i) {
+    const RowPanel& panel = panels_[part.first_panel + i];
+    row_panels.push_back({panel.channel, panel.channels, i * pitch_ * row_side.positions,
+                          row_side.packing.strips[3].length * pitch_, pitch_, 1,
+                          pitch_ - panel.channels});
+  }
+  int64_t lane_offset = 0;
+  for (int64_t i = 0; i < part.blocks; ++i) {
+    const Block& block = blocks_[part.first_block + i];
+    const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+    lane_panels.push_back({block.lane, block.live, lane_offset,
+                           lane_side.packing.strips[3].length * width, width, 1,
+                           width - block.live});
+    lane_offset += width * lane_side.positions;
+  }
+
+  const PerAxis<Strip>& strips = x_.packing.strips;
+  for (int64_t index = first_box; index < first_box + boxes; ++index) {
+    const BoxRange box = grid_.box(index);
+    pack_box(row_side.packing, row_data, box, row_panels.data(), part.panels, row_buffer);
+    pack_box(lane_side.packing, lane_data, box, lane_panels.data(), part.blocks, lane_buffer);
+
+    char* c = sums;
+    int64_t run_count = 0;
+    int vectors = 0;
+    for (int64_t i = 0; i < part.blocks; ++i) {
+      const Block& block = blocks_[part.first_block + i];
+      const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+      const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
+      const int64_t x_step = strips[3].footings[0].window * x_pitch;
+      TileCall call{};
+      call.a_step = lanes_on_y_ ? x_step : y_pitch;
+      call.b_step = lanes_on_y_ ? y_pitch : x_step;
+      call.c_row = width;
+      call.live = width;
+      call.start = index == first_box ? Start::zero : Start::accumulate;
+      if (vectors != block.vectors) {
+        vectors = block.vectors;
+        run_count = 0;
+        for (int64_t n = 0; n < box.count[0]; ++n)
+          for (int64_t j0 = 0; j0 < box.count[1]; ++j0)
+            for (int64_t j1 = 0; j1 < box.count[2]; ++j1) {
+              const int64_t x_row = (n * strips[1].length + j0 * strips[1].footings[0].window) *
+                                        strips[2].length +
+                                    j1 * strips[2].footings[0].window;
+              const int64_t y_row = (n * grid_.size[1] + j0) * grid_.size[2] + j1;
+              const int64_t x = x_row * strips[3].length * x_pitch;
+              const int64_t y = y_row * grid_.size[3] * y_pitch;
+              const Run run{lanes_on_y_ ? x : y, lanes_on_y_ ? y : x, box.count[3]};
+              Run& last = runs[std::max<int64_t>(run_count, 1) - 1];
+              // Rows that follow each other without a gap are one run.
+              if (run_count && run.a == last.a + last.steps * call.a_step &&
+                  run.b == last.b + last.steps * call.b_step)
+                last.steps += run.steps;
+              else
+                runs[run_count++] = run;
+            }
+      }
+      call.runs = runs;
+      call.run_count = run_count;
+      for (int64_t p = 0; p < part.panels; ++p) {
+        const RowPanel& panel = panels_[part.first_panel + p];
+        const char* const a = row_buffer + row_panels[p].offset * unit();
+        const char* const b = lane_buffer + lane_panels[i].offset * unit();
+        const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
+        const int64_t tiles = ceil_div(panel.rows, max_rows);
+        for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
+          for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
+            for (int64_t t2 = 0; t2 < (joined_ ? 1 : sliding_[3].taps); ++t2) {
+              const int64_t row = t0 * strips[1].footings[0].tap * strips[2].length +
+                                  t1 * strips[2].footings[0].tap;
+              const int64_t tap =
+                  (row * strips[3].length + t2 * strips[3].footings[0].tap) * x_pitch * unit();
+              call.a = a + (lanes_on_y_ ? tap : 0);
+              call.b = b + (lanes_on_y_ ? 0 : tap);
+              for (int64_t tile = 0, done = 0; tile < tiles; ++tile) {
+                const int64_t rows = (panel.rows - done) / (tiles - tile);
+                call.c = c;
+                arithmetic_.tiles.adjacent[block.vectors][rows](call);
+                call.a = static_cast<const char*>(call.a) + rows * unit();
+                c += rows * width * unit();
+                done += rows;
+              }
+            }
+      }
+    }
+  }
+}
+
+// Writes one block of a part's sums to the weights.
+void WeightsPlan::finish(const Operands& operands, const Part& part, int64_t index,
+                         char* sums) const {
+  const WeightsStrides& w = problem_.w;
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+  const Block& block = blocks_[part.first_block + index];
+  const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+  const int64_t row_stride = lanes_on_y_ ? w.x_channel : w.y_channel;
+  const int64_t lane_stride = lanes_on_y_ ? w.y_channel : w.x_channel;
+  const int64_t last_taps = joined_ ? 1 : sliding_[3].taps;
+  for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p) {
+    const RowPanel& panel = panels_[p];
+    char* const to = static_cast<char*>(operands.data.w) +
+                     (part.group * w.group + panel.channel * row_stride + block.lane * lane_stride) *
+                         bytes;
+    const int64_t tap_units = panel.rows * width;
+    if (joined_) {
+      for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
+        for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
+          for (int64_t c = 0; c < panel.channels; ++c) {
+            // The taps of the last axis, often contiguous.
+            unpack({sums + ((t0 * sliding_[2].taps + t1) * tap_units + c * width) * unit(),
+                    panel.channels * width, 1,
+                    to + (t0 * w.axes[0] + t1 * w.axes[1] + c * row_stride) * bytes, w.axes[2],
+                    lane_stride, sliding_[3].taps, block.live});
+          }
+    } else if (w.axes[2] == 1 && lane_stride != 1 && row_stride != 1) {
+      // Taps are contiguous: where all axes are, as one.
+      const bool flat = w.axes[1] == last_taps && (sliding_[1].taps == 1 ||
+                                                   w.axes[0] == sliding_[2].taps * last_taps);
+      const int64_t rows = flat ? row_taps_ : last_taps;
+      for (int64_t first = 0; first < row_taps_; first += rows) {
+        const int64_t t0 = first / last_taps / sliding_[2].taps, t1 = first / last_taps % sliding_[2].taps;
+        for (int64_t c = 0; c < panel.rows; ++c)
+          unpack({sums + (first * tap_units + c * width) * unit(), tap_units, 1,
+                  to + (t0 * w.axes[0] + t1 * w.axes[1] + c * row_stride) * bytes, 1, lane_stride,
+                  rows, block.live});
+      }
+    } else {
+      for (int64_t tap = 0; tap < row_taps_; ++tap) {
+        const int64_t t2 = tap % last_taps, t1 = tap / last_taps % sliding_[2].taps,
+                      t0 = tap / last_taps / sliding_[2].taps;
+        unpack({sums + tap * tap_units * unit(), width, 1,
+                to + (t0 * w.axes[0] + t1 * w.axes[1] + t2 * w.axes[2]) * bytes, row_stride,
+                lane_stride, panel.rows, block.live});
+      }
+    }
+    sums += tap_units * row_taps_ * unit();
+  }
+}
+
+template <class T>
+void add(char* to, const char* from, int64_t count) {
+  T* const sums = reinterpret_cast<T*>(to);
+  const T* const more = reinterpret_cast<const T*>(from);
+  for (int64_t i = 0; i < count; ++i) sums[i] += more[i];
+}
+
+void WeightsPlan::run(const Operands& operands) const {
+  const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
+  if (chunks_ == 1) {
+    char* const all = shared_scratch<char>(part_units_ * unit() * parts);
+    parallel_for(problem_.threads, parts, [&](int64_t i) {
+      char* sums = all + i * part_units_ * unit();
+      run_boxes(operands, parts_[i], 0, boxes, sums);
+      for (int64_t block = 0; block < parts_[i].blocks; ++block) {
+        finish(operands, parts_[i], block, sums);
+        sums += block_units(parts_[i], blocks_[parts_[i].first_block + block]) * unit();
+      }
+    });
+    return;
+  }
+  char* const all = shared_scratch<char>(part_units_ * unit() * parts * chunks_);
+  const auto sums_of = [&](int64_t part, int64_t chunk) {
+    return all + (part * chunks_ + chunk) * part_units_ * unit();
+  };
+  parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
+    const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
+    run_boxes(operands, parts_[part], first, std::min(boxes_per_chunk_, boxes - first),
+              sums_of(part, chunk));
+  });
+  // Chunks are added in their order, whoever computed them.
+  parallel_for(problem_.threads, parts, [&](int64_t i) {
+    const Part& part = parts_[i];
+    int64_t offset = 0;
+    for (int64_t block = 0; block < part.blocks; ++block) {
+      const int64_t units = block_units(part, blocks_[part.first_block + block]);
+      char* const sums = sums_of(i, 0) + offset * unit();
+      for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
+        const char* const more = sums_of(i, chunk) + offset * unit();
+        if (problem_.dtype == Dtype::f64)
+          add<double>(sums, more, units);
+        else
+          add<float>(sums, more, units);
+      }
+      finish(operands, part, block, sums);
+      offset += units;
+    }
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic) {
+  return std::make_unique<WeightsPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd
