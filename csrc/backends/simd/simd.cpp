@@ -37,7 +37,32 @@ const simd::Arithmetic& arithmetic(std::string_view target, Dtype dtype) {
   return dtype == Dtype::bf16 && kernels.bf16_pairs ? *kernels.bf16_pairs : *kernels.f32;
 }
 
-Prepared prepare(const Problem& problem, std::string_view target) {
+bool pointwise(const Axis& a) {
+  return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y;
+}
+
+// Two neighbouring axes with one tap each are one long axis where both tensors allow it: rows of a
+// 1x1 convolution are then as long as its images.
+Problem with_long_rows(Problem p) {
+  for (int a = kMaxRank - 2; a >= 0; --a) {
+    Axis &outer = p.geometry.axes[a], &inner = p.geometry.axes.back();
+    if (!pointwise(outer) || !pointwise(inner)) continue;
+    if (outer.x > 1 && inner.x > 1 &&
+        (p.x.axes[a] != p.x.axes.back() * inner.x || p.y.axes[a] != p.y.axes.back() * inner.x))
+      continue;
+    if (outer.x > 1 && inner.x == 1) {
+      p.x.axes.back() = p.x.axes[a];
+      p.y.axes.back() = p.y.axes[a];
+    }
+    inner.x = inner.y = inner.x * outer.x;
+    outer = Axis{};
+    p.x.axes[a] = p.y.axes[a] = 0;
+  }
+  return p;
+}
+
+Prepared prepare(const Problem& original, std::string_view target) {
+  const Problem problem = with_long_rows(original);
   const simd::Arithmetic& chosen = arithmetic(target, problem.dtype);
   return {problem.wanted == Role::w ? simd::weights_plan(problem, chosen)
                                     : simd::data_plan(problem, chosen),

@@ -55,7 +55,7 @@ class WeightsPlan : public Plan {
   void choose_roles();
   void choose_sizes();
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
-                 char* sums) const;
+                 char* sums, char* memory) const;
   void finish(const Operands& operands, const Part& part, int64_t block, char* sums) const;
   int64_t block_units(const Part& part, const Block& block) const;
 
@@ -74,7 +74,8 @@ class WeightsPlan : public Plan {
   BoxGrid grid_;
   std::vector<Part> parts_;
   int64_t chunks_, boxes_per_chunk_;
-  int64_t part_units_ = 0, local_units_, row_buffer_units_, lane_buffer_units_, run_count_;
+  int64_t part_units_ = 0, row_buffer_units_, lane_buffer_units_, run_count_;
+  int64_t buffer_bytes_, local_bytes_;
 };
 
 WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -111,7 +112,9 @@ void WeightsPlan::choose_roles() {
 
   const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
   const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels;
-  pitch_ = joined_ ? row_channels : lanes;
+  // Whole vectors to copy, and a multiple of a good tile's height: 24 of 8 lanes are 4 tiles of 6,
+  // 3 to 8 % better than 8 as 2 of 4; 16 of 16 lanes are 2 tiles of 8 (Zen 4).
+  pitch_ = joined_ ? row_channels : arithmetic_.tiles.max_rows[2] < 8 ? 3 * lanes : lanes;
   for (int64_t c = 0; c < row_channels; c += pitch_) {
     const int64_t channels = std::min(pitch_, row_channels - c);
     panels_.push_back({c, channels, joined_ ? channels * taps : channels});
@@ -139,9 +142,9 @@ int64_t WeightsPlan::block_units(const Part& part, const Block& block) const {
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void WeightsPlan::choose_sizes() {
   const Geometry& g = problem_.geometry;
-  constexpr int64_t kSumBytes = 1 << 20;      // of a part: they stay in the second-level cache
-  constexpr int64_t kPartialBytes = 4 << 20;  // of all chunks
-  constexpr int64_t kItems = 32;              // enough to keep many threads busy until the end
+  constexpr int64_t kSumBytes = 2 << 20;      // of a part
+  constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
+  constexpr int64_t kItems = 16;              // enough to keep some threads busy until the end
   constexpr int64_t kBufferBytes = 512 << 10;
 
   // Parts: halve the longer side until the sums are small.
@@ -152,18 +155,16 @@ void WeightsPlan::choose_sizes() {
   const auto part_bytes = [&] {
     return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ * unit();
   };
-  const auto halve = [&] {
-    if (part_blocks * block_lanes >= part_panels * pitch_ && part_blocks > 1)
-      part_blocks = (part_blocks + 1) / 2;
-    else if (part_panels > 1)
-      part_panels = (part_panels + 1) / 2;
-    else
-      part_blocks = (part_blocks + 1) / 2;
-  };
-  while (part_bytes() > kSumBytes && (part_blocks > 1 || part_panels > 1)) halve();
   const auto parts = [&] {
     return ceil_div(blocks, part_blocks) * ceil_div(panels, part_panels) * g.groups;
   };
+  const auto divisible = [&] { return part_blocks > 1 || part_panels > 1; };
+  const auto halve = [&] {
+    const bool lanes = part_blocks * block_lanes >= part_panels * pitch_ && part_blocks > 1;
+    int64_t& longer = lanes || part_panels == 1 ? part_blocks : part_panels;
+    longer = (longer + 1) / 2;
+  };
+  while (part_bytes() > kSumBytes && divisible()) halve();
 
   // Boxes: few pixels where a panel serves many taps, more where it serves one.
   const int64_t limit = row_taps_ >= 9 ? 128 : 256;
@@ -195,13 +196,20 @@ void WeightsPlan::choose_sizes() {
   }
   run_count_ = size[0] * size[1] * size[2];
 
-  // Chunks of boxes, each with sums of its own, where there are few parts.
+  // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
+  // the same pixels several times: only while that costs little (a copied element costs about as
+  // much as 16 multiply-adds).
   const int64_t boxes = grid_.boxes();
   chunks_ = std::clamp<int64_t>(kPartialBytes / (part_bytes() * parts()), 1,
                                 std::min(boxes, ceil_div(kItems, parts())));
-  while (parts() * chunks_ < kItems && part_bytes() > 64 << 10 &&
-         (part_blocks > 1 || part_panels > 1))
-    halve();
+  const auto cheap = [&] {
+    const double rows = static_cast<double>(part_panels * pitch_);
+    const double lanes = static_cast<double>(part_blocks * block_lanes);
+    const double spread = static_cast<double>(x_.positions) / static_cast<double>(y_.positions);
+    const double copied = lanes_on_y_ ? rows * spread + lanes : rows + lanes * spread;
+    return 16 * copied < 0.05 * rows * lanes * static_cast<double>(row_taps_);
+  };
+  while (parts() * chunks_ < kItems && divisible() && cheap()) halve();
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
 
@@ -223,22 +231,19 @@ void WeightsPlan::choose_sizes() {
       }
   row_buffer_units_ = rows * (lanes_on_y_ ? x_ : y_).positions;
   lane_buffer_units_ = lanes * (lanes_on_y_ ? y_ : x_).positions;
-  const int64_t threads = std::max(1, problem_.threads);
-  workspace = (chunks_ > 1 ? part_units_ * chunks_ * static_cast<int64_t>(parts_.size())
-                           : part_units_ * threads) *
-                  unit() +
-              threads * ((row_buffer_units_ + lane_buffer_units_) * unit() +
-                         run_count_ * int64_t{sizeof(Run)});
+  buffer_bytes_ = run_count_ * int64_t{sizeof(Run)} +
+                  (row_buffer_units_ + lane_buffer_units_) * unit();
+  // Sums of parts are their thread's, those of chunks are kept until all are there.
+  local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_units_ * unit());
+  workspace = problem_.threads * local_bytes_ +
+              (chunks_ > 1 ? part_units_ * unit() * chunks_ * static_cast<int64_t>(parts_.size()) : 0);
 }
 
 void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first_box,
-                            int64_t boxes, char* sums) const {
+                            int64_t boxes, char* sums, char* memory) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const Side& row_side = lanes_on_y_ ? x_ : y_;
   const Side& lane_side = lanes_on_y_ ? y_ : x_;
-  char* const memory = local_scratch<char>(
-      (sums ? 0 : 0) + run_count_ * sizeof(Run) +
-      (row_buffer_units_ + lane_buffer_units_ + 64) * unit());
   Run* const runs = reinterpret_cast<Run*>(memory);
   char* const row_buffer = memory + run_count_ * sizeof(Run);
   char* const lane_buffer = row_buffer + row_buffer_units_ * unit();
@@ -402,10 +407,10 @@ void add(char* to, const char* from, int64_t count) {
 void WeightsPlan::run(const Operands& operands) const {
   const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
   if (chunks_ == 1) {
-    char* const all = shared_scratch<char>(part_units_ * unit() * parts);
     parallel_for(problem_.threads, parts, [&](int64_t i) {
-      char* sums = all + i * part_units_ * unit();
-      run_boxes(operands, parts_[i], 0, boxes, sums);
+      char* const memory = local_scratch<char>(local_bytes_);
+      char* sums = memory + buffer_bytes_;
+      run_boxes(operands, parts_[i], 0, boxes, sums, memory);
       for (int64_t block = 0; block < parts_[i].blocks; ++block) {
         finish(operands, parts_[i], block, sums);
         sums += block_units(parts_[i], blocks_[parts_[i].first_block + block]) * unit();
@@ -420,7 +425,7 @@ void WeightsPlan::run(const Operands& operands) const {
   parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
     const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
     run_boxes(operands, parts_[part], first, std::min(boxes_per_chunk_, boxes - first),
-              sums_of(part, chunk));
+              sums_of(part, chunk), local_scratch<char>(local_bytes_));
   });
   // Chunks are added in their order, whoever computed them.
   parallel_for(problem_.threads, parts, [&](int64_t i) {
