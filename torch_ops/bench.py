@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from torch_ops import backends
-from torch_ops.bench_shapes import DTYPES, FORMATS, PARTIALS, SHAPES, Case, Run
+from torch_ops.bench_cases import DTYPES, FORMATS, PARTIALS, Case, Run
+from torch_ops.bench_shapes import SETS
 
 
 def cpu_name() -> str:
@@ -170,13 +171,14 @@ def main(argv: list[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     pattern = options.shapes if set(options.shapes) & set("*?[") else f"*{options.shapes}*"
-    shapes = [s for s in SHAPES if fnmatch(s.name, pattern)]
+    every = [s for shapes in SETS.values() for s in shapes]
+    shapes = [s for s in every if fnmatch(s.name, pattern)]
     forced = list(backends.available())
     if options.quick:
         shapes = [s for s in shapes if s.macs < 5e8]
         forced = [name for name in forced if name != "reference"]  # seconds a call
     if not shapes:
-        parser.error(f"no shape matches {options.shapes!r}: {', '.join(s.name for s in SHAPES)}")
+        parser.error(f"no shape matches {options.shapes!r}: {', '.join(s.name for s in every)}")
 
     console = Console()
     if not console.is_terminal:
