@@ -49,7 +49,7 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
-        lines = [f"## {self.title}", "", _line(self.columns), _line(["---"] * len(self.columns))]
+        lines = [f"### {self.title}", "", _line(self.columns), _line(["---"] * len(self.columns))]
         return "\n".join(lines + [_line(row) for row in self.rows]) + "\n"
 
     @staticmethod
