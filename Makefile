@@ -13,7 +13,7 @@ run: build            ## train an autoencoder on photographs, with convtbw and w
 test: build           ## the test suite; ARGS="-k name" chooses
 	$(BIN)/pytest $(ARGS)
 
-bench: build          ## against torch, side by side; ARGS="--quick" for a first look
+bench: build          ## against torch and oneDNN; ARGS="--quick" for a first look, --help
 	$(BIN)/python -m torch_ops.bench $(ARGS)
 
 build: $(VENV)/.built ## compile, and install into .venv as an editable package

@@ -1,9 +1,11 @@
-"""Measure the convtbw operators against torch, interleaved and in one run.
+"""Measure the convtbw operators against torch and oneDNN, interleaved and in one run.
 
 Per shape, data format, dtype and partial (weights gradient, data gradient, forward): our operator
-as the planner serves it, each backend by force, and ``aten::convolution_backward`` with one
-gradient selected (``aten::convolution`` for forward). The rate of sgemm and the bandwidth of a copy
-are measured in the same run. Results go to the terminal, ``build/bench/bench.json`` and ``.csv``.
+as the planner serves it or as ``--backend`` and ``--target`` force it, our operator with oneDNN
+forced, and ``aten::convolution_backward`` with one gradient selected (``aten::convolution`` for
+forward). sgemm's rate and the memory's bandwidth are measured between the cases. Then: double
+backward, and the cost of a call. Results go to the terminal and, under ``--out``, to
+``bench.json``, ``bench.csv``, ``speedup.png`` and ``roofline.png``.
 
     python -m torch_ops.bench [--quick] [--shapes 'dcgan*'] [--dtype f32 bf16] [--partial weights]
 """
@@ -11,209 +13,203 @@ are measured in the same run. Results go to the terminal, ``build/bench/bench.js
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import math
-import platform
 import sys
-import time
-from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from torch_ops import backends
-from torch_ops.bench_shapes import DTYPES, FORMATS, PARTIALS, SHAPES, Case, Run
+from torch_ops import backends, bench_overhead, bench_plots, bench_report
+from torch_ops.bench_accuracy import errors
+from torch_ops.bench_cases import DTYPES, FORMATS, PARTIALS, Case
+from torch_ops.bench_double_backward import double_backward
+from torch_ops.bench_measure import Contender, Effort, Limits, Ours, intensity, machine, measure
+from torch_ops.bench_shapes import SET_OF, SETS, choose
 
-
-def cpu_name() -> str:
-    """The processor as the system names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+CONTENDERS = ("ours", "torch", "onednn")
+SECTIONS = ("cases", "double-backward", "overhead")
+QUICK_MACS = 2e8  # --quick: shapes of at most so many multiply-adds
 
 
-# ---- timing -------------------------------------------------------------------------------------
-
-
-def seconds(run: Run, calls: int = 1) -> float:
-    """Mean of so many calls in a row."""
-    started = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - started) / calls
-
-
-def measure(
-    contenders: dict[str, tuple[Run, AbstractContextManager]], rounds: int, limit: float
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Milliseconds per contender, best of interleaved rounds; and why the others declined.
-
-    The first call warms up and estimates. Where it alone exceeds ``limit`` seconds it is the
-    result. Only a contender that was forced may decline.
-    """
-    best: dict[str, float] = {}
-    declined: dict[str, str] = {}
-    calls: dict[str, int] = {}
-    for name, (run, context) in contenders.items():
-        try:
-            with context():
-                first = seconds(run)
-        except (RuntimeError, ValueError) as error:
-            if name in ("ours", "torch"):
-                raise
-            declined[name] = str(error).splitlines()[0]
-            continue
-        best[name] = first
-        calls[name] = 0 if first > limit else max(1, int(0.005 / first))
-    for _ in range(rounds):
-        for name, count in calls.items():
-            if count:
-                run, context = contenders[name]
-                with context():
-                    best[name] = min(best[name], seconds(run, count))
-    return {name: value * 1e3 for name, value in best.items()}, declined
-
-
-def sgemm_rate(rounds: int = 5) -> float:
-    """GFLOP/s of torch.mm on 1536³, f32, best of the rounds."""
-    a, b = torch.randn(1536, 1536), torch.randn(1536, 1536)
-    return 2 * 1536**3 / min(seconds(lambda: torch.mm(a, b)) for _ in range(rounds + 1)) / 1e9
-
-
-def copy_bandwidth(rounds: int = 5) -> float:
-    """GB/s, reads plus writes, of a copy of 256 MB: larger than any cache."""
-    a = torch.ones(64 * 2**20)
-    b = torch.empty_like(a)
-    return 2 * a.nbytes / min(seconds(lambda: b.copy_(a)) for _ in range(rounds + 1)) / 1e9
-
-
-# ---- report -------------------------------------------------------------------------------------
-
-
-def result(case: Case, rounds: int, limit: float, forced: list[str], limits: dict) -> dict:
-    """Measure one case; one flat row, in ms, GFLOP/s and shares of the machine's limits."""
-    run = case.our_run()
-    contenders = {"torch": (case.torch_run(), nullcontext), "ours": (run, nullcontext)}
-    for name in forced:
-        contenders[name] = (run, lambda name=name: backends.use(name))
-    best, declined = measure(contenders, rounds, limit)
-    name, args, kwargs = case.our_call()
-    plan = backends.explain(name, *args, **kwargs)
-    gflops = 2 * case.shape.macs / best["ours"] / 1e6
-    gbytes = case.shape.elements * DTYPES[case.dtype].itemsize / best["ours"] / 1e6
-    return {
-        "shape": case.shape.name,
+@torch.no_grad()
+def measure_case(case: Case, ours: Ours, effort: Effort, accuracy: bool) -> dict:
+    """One case as a flat row: ms, GFLOP/s, MiB; None where a contender declined."""
+    contenders = {
+        "torch": Contender(case.torch_run()),
+        "ours": ours.contender(case.our_run()),
+        "onednn": Contender(case.our_run(), lambda: backends.use("onednn")),
+    }
+    times = measure(contenders, effort)
+    ms = {name: times.ms(name) for name in CONTENDERS}
+    others = [value for name, value in ms.items() if name != "ours" and value]
+    s, mine = case.shape, ms["ours"]
+    row = {
+        "set": SET_OF[s.name],
+        "shape": s.name,
         "format": case.data_format,
         "dtype": case.dtype,
         "partial": case.partial,
-        "ms_ours": best["ours"],
-        "ms_torch": best["torch"],
-        "ratio": best["torch"] / best["ours"],
-        "gflops": gflops,
-        "share_of_sgemm": gflops / limits["sgemm_gflops"],
-        "share_of_copy": gbytes / limits["copy_gbytes"],
-        "plan": " ".join(str(p) for p in (plan.backend, plan.target, plan.kernel) if p),
-        "difference": case.difference() if max(best["ours"], best["torch"]) < 1e3 * limit else None,
-        **{f"ms_{name}": best.get(name) for name in forced},
-        **{f"declined_{name}": declined.get(name) for name in forced},
+        "kind": s.kind,
+        "largest_kernel": max(s.kernel),
+        **{f"ms_{name}": value for name, value in ms.items()},
+        "ratio": ms["torch"] / mine if mine and ms["torch"] else None,
+        "ratio_to_best": min(others) / mine if mine and others else None,
+        "gflops": 2 * s.macs / mine / 1e6 if mine else None,
+        "flop_per_byte": intensity(s, DTYPES[case.dtype].itemsize),
+        "once": times.once,
+        **{f"declined_{name}": times.declined.get(name) for name in CONTENDERS},
     }
+    name, args, kwargs = case.our_call()
+    with ours.context():
+        plan = backends.explain(name, *args, **kwargs) if mine else None
+        # Torch would have to run once more: not where that takes seconds.
+        with_torch = ms["torch"] is not None and "torch" not in times.once
+        row["difference"] = case.difference() if mine and with_torch else None
+        if accuracy:
+            row |= errors(case, mine is not None, with_torch)
+    parts = (plan.backend, plan.target, plan.kernel) if plan else ()
+    row["plan"] = " ".join(part for part in parts if part)
+    row["workspace_mib"] = plan.workspace / 2**20 if plan else None
+    return row
 
 
-def report(rows: list[dict], forced: list[str], console: Console) -> None:
-    """The table, the geometric means, and the reasons of the backends that declined."""
-    table = Table(title="ratio = torch / ours: above 1 ours is faster", row_styles=["", "dim"])
-    table.add_column("shape", no_wrap=True)
-    numbers = ("ms ours", "ms torch", "ratio", "GFLOP/s", "% sgemm", "% copy")
-    for column in ("format", "dtype", "partial"):
-        table.add_column(column)
-    for column in (*numbers, *(f"ms {name}" for name in forced)):
-        table.add_column(column, justify="right")
-    table.add_column("backend and kernel", overflow="fold")
-    for row in rows:
-        colour = "green" if row["ratio"] >= 1 else "red"
-        times = [row["ms_ours"], row["ms_torch"], *(row[f"ms_{name}"] for name in forced)]
-        ours, theirs, *others = ("-" if ms is None else f"{ms:.4g}" for ms in times)
-        shares = [f"{100 * row[key]:.0f}" for key in ("share_of_sgemm", "share_of_copy")]
-        ratio = f"[{colour}]{row['ratio']:.2f}[/]"
-        keys = [row[key] for key in ("shape", "format", "dtype", "partial")]
-        rate = f"{row['gflops']:.3g}"
-        table.add_row(*keys, ours, theirs, ratio, rate, *shares, *others, row["plan"])
-    console.print(table)
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        for key in ("all", f"{row['dtype']} {row['format']} {row['partial']}"):
-            groups.setdefault(key, []).append(math.log(row["ratio"]))
-    for key, logs in groups.items():
-        mean = math.exp(sum(logs) / len(logs))
-        console.print(f"geometric mean, {key}: {mean:.2f} (of {len(logs)})", highlight=False)
+def measure_all(options: argparse.Namespace, console: Console) -> dict:
+    """Everything that was asked for, as one document; declined cases are told as they occur."""
+    ours = Ours(options.backend, options.target)
+    effort = Effort(options.rounds, options.seconds, options.once_above)
+    limits = Limits()
+    about = machine() | {"ours": str(ours)}
+    console.print(*bench_report.header(about), sep="\n", highlight=False, markup=False)
+
+    cases, doubles, tiny = [], [], []
+    if "cases" in options.sections:
+        cases = list(product(options.chosen, options.dtype, options.format, options.partial))
+    if "double-backward" in options.sections:
+        doubles = ["f32"] if options.quick else ["f32", "bf16"]
+    if "overhead" in options.sections:
+        tiny = list(product(bench_overhead.SHAPES, bench_overhead.PARTIALS))
+
+    document = {"machine": about, "rows": [], "double_backward": [], "overhead": []}
+    told: set[tuple[str, str]] = set()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    try:
+        with bar:
+            task = bar.add_task("", total=len(cases) + len(doubles) + len(tiny))
+            for shape, dtype, data_format, partial in cases:
+                case = Case(shape, data_format, dtype, partial)
+                where = f"{shape.name} {data_format} {dtype} {partial}"
+                bar.update(task, description=where)
+                row = measure_case(case, ours, effort, options.accuracy)
+                document["rows"].append(row)
+                for name in CONTENDERS:
+                    reason = row[f"declined_{name}"]
+                    if reason and (name, reason) not in told:
+                        told.add((name, reason))
+                        console.print(f"{where}: {name}: {reason}", highlight=False, markup=False)
+                limits.update()
+                bar.advance(task)
+            for dtype in doubles:
+                bar.update(task, description=f"double backward {dtype}")
+                row = double_backward(dtype, ours, effort)
+                document["double_backward"].append(row)
+                bar.advance(task)
+            for shape, partial in tiny:
+                bar.update(task, description=f"overhead {shape.name} {partial}")
+                document["overhead"].append(bench_overhead.overhead(shape, partial, ours, effort))
+                bar.advance(task)
+            bar.update(task, description="done")
+    except KeyboardInterrupt:
+        console.print("interrupted; what follows is what was measured until then")
+    finish(document, limits)
+    return document
+
+
+def finish(document: dict, limits: Limits) -> None:
+    """Add what only the end of the run knows: the limits may have grown until the last case."""
+    for row in document["rows"]:
+        row["limit_gflops"] = limits.at(row["flop_per_byte"])
+        row["share_of_limit"] = row["gflops"] / row["limit_gflops"] if row["gflops"] else None
+    names = ("sgemm_gflops", "copy_gbytes", "read_gbytes", "memory_gbytes")
+    document["machine"] |= {name: getattr(limits, name) for name in names}
+    document["summary"] = bench_report.summary(document["rows"])
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line; ``chosen`` is the shapes that it names."""
+    parser = argparse.ArgumentParser(prog="torch_ops.bench", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--quick", action="store_true", help="small shapes, few rounds, no double backward in bf16")
+    add("--shapes", nargs="+", default=["*"], help="names, parts of names, patterns such as 'dw*'")
+    add("--set", nargs="+", choices=SETS, default=list(SETS), help="sets of shapes (all)")
+    add("--dtype", nargs="+", choices=DTYPES, default=["f32"], help="of the cases (f32)")
+    add("--partial", nargs="+", choices=PARTIALS, default=list(PARTIALS), help="of the cases (all)")
+    add("--format", nargs="+", choices=FORMATS, default=list(FORMATS), help="of the data (all)")
+    add("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="to measure (all)")
+    add("--backend", help="force what ours runs (the planner chooses)")
+    add("--target", help="force its instruction set too (its best)")
+    add("--threads", type=int, help="threads of torch's pool (torch's choice)")
+    add("--rounds", type=int, help="least rounds, of which the best counts (7, quick 3)")
+    add("--seconds", type=float, help="least time of a case's rounds (0.5, quick 0.1)")
+    add("--once-above", type=float, default=1.0, help="what takes more seconds runs once (1)")
+    add("--accuracy", action="store_true", help="errors against float64; slower")
+    add("--out", type=Path, default=Path("build/bench"), help="results' folder (build/bench)")
+    add("--markdown", type=Path, help="write the tables to this file too")
+    options = parser.parse_args(argv)
+
+    if options.target and not options.backend:
+        parser.error("--target needs --backend")
+    try:
+        options.chosen = choose(options.shapes, options.set)
+        with Ours(options.backend, options.target).context():
+            pass  # an unknown name is an error on entry
+    except (ValueError, RuntimeError) as error:
+        parser.error(str(error).splitlines()[0])
+    if options.quick:
+        options.chosen = [s for s in options.chosen if s.macs <= QUICK_MACS]
+        if not options.chosen:
+            parser.error(f"--quick leaves out shapes of more than {QUICK_MACS:.0e} multiply-adds")
+    if options.rounds is None:
+        options.rounds = 3 if options.quick else 7
+    if options.seconds is None:
+        options.seconds = 0.1 if options.quick else 0.5
+    return options
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="torch_ops.bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small shapes, few rounds")
-    parser.add_argument("--shapes", default="*", help="part of a name, or a pattern such as 'dw*'")
-    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["f32"])
-    parser.add_argument("--partial", nargs="+", choices=PARTIALS, default=PARTIALS)
-    parser.add_argument("--format", nargs="+", choices=FORMATS, default=FORMATS)
-    parser.add_argument("--threads", type=int, help="threads of torch's pool (default: torch's)")
-    parser.add_argument("--limit", type=float, default=1.0, help="slower than this, s: run once")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="results' folder")
-    options = parser.parse_args(argv)
+    options = parse(argv)
     if options.threads:
         torch.set_num_threads(options.threads)
-    pattern = options.shapes if set(options.shapes) & set("*?[") else f"*{options.shapes}*"
-    shapes = [s for s in SHAPES if fnmatch(s.name, pattern)]
-    forced = list(backends.available())
-    if options.quick:
-        shapes = [s for s in shapes if s.macs < 5e8]
-        forced = [name for name in forced if name != "reference"]  # seconds a call
-    if not shapes:
-        parser.error(f"no shape matches {options.shapes!r}: {', '.join(s.name for s in SHAPES)}")
-
     console = Console()
     if not console.is_terminal:
-        console = Console(width=180)  # a log: keep a row of the table on one line
-    machine = {
-        "cpu": cpu_name(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "sgemm_gflops": sgemm_rate(),
-        "copy_gbytes": copy_bandwidth(),
-    }
-    for key, value in machine.items():
-        console.print(f"{key:13} {value:.4g}" if isinstance(value, float) else f"{key:13} {value}")
-
-    rows, reasons = [], set()
-    cases = list(product(options.dtype, options.partial, shapes, options.format))
-    for done, (dtype, partial, shape, data_format) in enumerate(cases):
-        where = f"{done + 1}/{len(cases)} {shape.name} {data_format} {dtype} {partial}"
-        with console.status(where), torch.no_grad():
-            case = Case(shape, data_format, dtype, partial)
-            row = result(case, 3 if options.quick else 7, options.limit, forced, machine)
-        rows.append(row)
-        for name in forced:
-            if (reason := row[f"declined_{name}"]) and (name, reason) not in reasons:
-                reasons.add((name, reason))
-                console.print(f"{where}: {name} declined: {reason}", highlight=False, markup=False)
-    report(rows, forced, console)
+        console = Console(width=240)  # a log: keep a row of the table on one line
+    document = measure_all(options, console)
+    for sheet in bench_report.sheets(document):
+        console.print(f"\n{sheet.title}", sheet.rich(), sep="\n", highlight=False, markup=False)
 
     options.out.mkdir(parents=True, exist_ok=True)
-    document = json.dumps({"machine": machine, "rows": rows}, indent=1)
-    (options.out / "bench.json").write_text(document)
-    with (options.out / "bench.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    console.print(f"written: {options.out}/bench.json, {options.out}/bench.csv")
+    rows, about = document["rows"], document["machine"]
+    written = [options.out / "bench.json"]
+    bench_report.write_json(document, written[0])
+    if rows:
+        title = f"{about['cpu']}, {about['capability']}, {about['threads']} threads, ours: "
+        title += about["ours"]
+        written += [options.out / name for name in ("bench.csv", "speedup.png", "roofline.png")]
+        bench_report.write_csv(rows, written[1])
+        bench_plots.speedup(rows, title, written[2])
+        bench_plots.roofline(rows, about, title, written[3])
+    if options.markdown:
+        bench_report.write_markdown(document, options.markdown)
+        written.append(options.markdown)
+    console.print("", *bench_report.header(about), sep="\n", highlight=False, markup=False)
+    console.print("written:", *written, highlight=False, soft_wrap=True)
     return 0
 
 

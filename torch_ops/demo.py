@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from torch_ops import backends
-from torch_ops.bench import cpu_name
+from torch_ops.bench_measure import cpu_name
 
 PATCH = 32  # pixels a side
 BATCH = 32
