@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace convtbw::simd {
 
@@ -33,26 +34,57 @@ class RowPacker {
 
   void zero(const Panel& panel, char* to) const {
     for (const Comb& comb : strip_.combs) clear(panel, to, comb, 0, comb.length(windows_));
+    if (packing_.last_window)
+      clear(panel, to, *packing_.last_window, 0, packing_.last_window->extra + 1);
   }
 
   // `from`: position 0 of the source row.
   void pack(const Panel& panel, const char* from, char* to) const {
-    for (const Comb& comb : strip_.combs) {
-      const int64_t length = comb.length(windows_), begin = first_ + comb.from;
-      const int64_t present =
-          std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
-      const int64_t absent = std::clamp<int64_t>(
-          floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1, present, length);
-      clear(panel, to, comb, 0, present);
-      clear(panel, to, comb, absent, length);
-      if (present < absent)
-        copy(panel, from + (begin + present * comb.from_step) * tensor_.stride[3] * bytes_,
-             comb.from_step * tensor_.stride[3], to + (comb.to + present * comb.to_step) * panel.position * unit_,
-             comb.to_step * panel.position, absent - present);
+    for (const Comb& comb : strip_.combs)
+      pack(panel, from, to, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
+    if (packing_.last_window && windows_ % 2) {
+      const Comb& comb = *packing_.last_window;
+      pack(panel, from, to, comb, first_ + (windows_ - 1) * strip_.stride + comb.from,
+           comb.extra + 1, std::numeric_limits<int64_t>::max() / 2);
     }
   }
 
  private:
+  // Positions t of a comb with from + t*from_step + shift inside the source.
+  Range present(const Comb& comb, int64_t begin, int64_t length) const {
+    const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
+    const int64_t end = floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1;
+    return {first, std::clamp(end, first, length)};
+  }
+
+  // `begin`: the source position of the comb's first position; `pair_step`: beyond the source where
+  // there are no second elements.
+  void pack(const Panel& panel, const char* from, char* to, const Comb& comb, int64_t begin,
+            int64_t length, int64_t pair_step) const {
+    const auto part = [&](int64_t first, int64_t end, Halves halves) {
+      if (first >= end) return;
+      copy(panel, from + (begin + first * comb.from_step) * tensor_.stride[3] * bytes_,
+           comb.from_step * tensor_.stride[3],
+           to + (comb.to + first * comb.to_step) * panel.position * unit_,
+           comb.to_step * panel.position, end - first, halves);
+    };
+    const Range here = present(comb, begin, length);
+    if (packing_.pairing != Pairing::positions) {
+      clear(panel, to, comb, 0, here.begin);
+      part(here.begin, here.end, Halves::both);
+      clear(panel, to, comb, here.end, length);
+      return;
+    }
+    // Second elements begin and end to be there before the first ones do.
+    const Range second = present(comb, begin + pair_step, length);
+    const int64_t begin_both = std::max(here.begin, second.begin);
+    const int64_t end_both = std::max(begin_both, std::min(here.end, second.end));
+    clear(panel, to, comb, 0, length);
+    part(second.begin, std::min(second.end, here.begin), Halves::second);
+    part(begin_both, std::min(end_both, here.end), Halves::both);
+    part(std::max(here.begin, second.end), here.end, Halves::first);
+  }
+
   void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
     if (begin >= end) return;
     const int64_t channels = units(panel) + panel.zeros;
@@ -73,9 +105,10 @@ class RowPacker {
   }
 
   void copy(const Panel& panel, const char* from, int64_t from_position, char* to,
-            int64_t to_position, int64_t positions) const {
+            int64_t to_position, int64_t positions, Halves halves) const {
     Copy call{from, from_position, tensor_.channel, to, to_position, panel.channel,
-              positions, panel.channels, panel.zeros};
+              positions, panel.channels, panel.zeros, halves,
+              packing_.pair_step * tensor_.stride[3]};
     if (packing_.pairing == Pairing::channels) {
       call.columns = panel.channels / 2;
       call.from_column *= 2;
@@ -87,7 +120,7 @@ class RowPacker {
       call.from = from + (panel.channels - 1) * tensor_.channel * bytes_;
       call.to = to + panel.channels / 2 * panel.channel * unit_;
       call.columns = 1;
-      call.second = 0;
+      call.halves = Halves::first;
       call.zeros = panel.zeros;
     }
     copy_(call);

@@ -2,8 +2,10 @@
 // dilation end.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "backends/simd/kernels.h"
 #include "backends/simd/windows.h"
@@ -54,8 +56,9 @@ struct BoxGrid {
   }
 };
 
-// What the two elements of a bfloat16 pair are.
-enum class Pairing : uint8_t { none, channels, windows };
+// What the two elements of a bfloat16 pair are: neighbouring channels, or the same channel at two
+// positions that are multiplied in turn.
+enum class Pairing : uint8_t { none, channels, positions };
 
 // A range of channels and where they go: channel c of position p of row r (the rows of the buffer
 // are counted over the first three axes) lies at offset + r*row + p*position + c*channel.
@@ -71,6 +74,11 @@ struct Packing {
   Tensor tensor;
   PerAxis<Strip> strips;
   Pairing pairing = Pairing::none;
+  // For Pairing::positions: the second element's source position, counted from the first's; and for
+  // an odd number of windows, where the taps of the last window lie once more, without second
+  // elements (`from` counts from the last window).
+  int64_t pair_step = 0;
+  std::optional<Comb> last_window = std::nullopt;
 };
 
 // `data` points to the first channel of the group.

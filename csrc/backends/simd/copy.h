@@ -26,7 +26,8 @@ struct Elements {
   }
 };
 
-// Pairs whose halves lie `second` elements apart; 0: the second half is zero.
+// Pairs whose halves lie `second` elements apart.
+template <Halves halves>
 struct SplitPairs {
   using Unit = uint32_t;
   static constexpr int kElements = 1;
@@ -36,13 +37,16 @@ struct SplitPairs {
 
   CONVTBW_INLINE SplitPairs at(int64_t offset) const { return {p + offset, second}; }
   CONVTBW_INLINE Words all() const {
-    const Words low = widen(&p->bits);
-    return second ? low | widen(&p[second].bits) << 16 : low;
+    if constexpr (halves == Halves::first) return widen(&p->bits);
+    if constexpr (halves == Halves::second) return widen(&p[second].bits) << 16;
+    return widen(&p->bits) | widen(&p[second].bits) << 16;
   }
   CONVTBW_INLINE Words some(int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};
-    for (int64_t i = 0; i < count; ++i)
-      few[i] = p[i].bits | (second ? static_cast<uint32_t>(p[second + i].bits) << 16 : 0);
+    for (int64_t i = 0; i < count; ++i) {
+      if (halves != Halves::second) few[i] = p[i].bits;
+      if (halves != Halves::first) few[i] |= static_cast<uint32_t>(p[second + i].bits) << 16;
+    }
     return load(few);
   }
 };
@@ -153,7 +157,7 @@ void copy(Copy c, From from) {
   constexpr int64_t unit = From::kElements;
   if (!c.zeros && c.to_column != 1 && c.to_row == 1) {
     const Copy turned{c.from,  c.from_column, c.from_row, c.to, c.to_column, c.to_row,
-                      c.columns, c.rows,      0,          c.second};
+                      c.columns, c.rows};
     c = turned;
   }
   if (c.to_column == 1 && c.from_column == unit) {
@@ -177,10 +181,15 @@ void copy_elements_of(const Copy& c) {
 #ifdef CONVTBW_PAIRS
 void copy_pairs(const Copy& c) {
   const bfloat16* const from = static_cast<const bfloat16*>(c.from);
-  if (c.second == 1 && (c.from_column == 2 || c.from_row == 2))
+  const int64_t second = c.second;
+  if (c.halves == Halves::first)
+    copy<SplitPairs<Halves::first>, uint32_t>(c, {from, second});
+  else if (c.halves == Halves::second)
+    copy<SplitPairs<Halves::second>, uint32_t>(c, {from, second});
+  else if (second == 1 && (c.from_column == 2 || c.from_row == 2))
     copy<AdjacentPairs, uint32_t>(c, {from});
   else
-    copy<SplitPairs, uint32_t>(c, {from, c.second});
+    copy<SplitPairs<Halves::both>, uint32_t>(c, {from, second});
 }
 #endif
 

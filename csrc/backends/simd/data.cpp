@@ -376,7 +376,7 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
               call.from = from + (chunk.channels - 1) * w_in_ * bytes;
               call.to = to + call.rows * width * unit();
               call.rows = 1;
-              call.second = 0;
+              call.halves = Halves::first;
               copy(call);
             }
           } else {

@@ -51,6 +51,8 @@ struct Tiles {
   Tile adjacent[kMaxVectors + 1][kMaxRows + 1];
 };
 
+enum class Halves : uint8_t { both, first, second };
+
 // A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
 // dimension is contiguous on either side.
 struct Copy {
@@ -60,7 +62,10 @@ struct Copy {
   int64_t to_row, to_column;
   int64_t rows, columns;
   int64_t zeros = 0;   // so many columns behind the last one are set to zero
-  int64_t second = 0;  // bfloat16 pairs: where the second element lies; 0: the second is zero
+  // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first, from
+  // which offsets count, the second lies.
+  Halves halves = Halves::both;
+  int64_t second = 0;
 };
 
 using CopyFunction = void (*)(const Copy&);

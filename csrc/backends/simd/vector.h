@@ -21,7 +21,7 @@ constexpr int kBytes = CONVTBW_VECTOR_BYTES;
 using Floats = float __attribute__((vector_size(kBytes), aligned(4), may_alias));
 using Doubles = double __attribute__((vector_size(kBytes), aligned(8), may_alias));
 using Words = uint32_t __attribute__((vector_size(kBytes), aligned(4), may_alias));
-using Halves = uint16_t __attribute__((vector_size(kBytes / 2), aligned(2), may_alias));
+using Shorts = uint16_t __attribute__((vector_size(kBytes / 2), aligned(2), may_alias));
 
 template <class T>
 struct VectorOf;
@@ -46,10 +46,10 @@ constexpr int kLanes = kBytes / sizeof(T);
 #define CONVTBW_INLINE __attribute__((always_inline)) inline
 
 CONVTBW_INLINE Words widen(const uint16_t* p) {
-  return __builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words);
+  return __builtin_convertvector(*reinterpret_cast<const Shorts*>(p), Words);
 }
 
-CONVTBW_INLINE Halves narrow(Words v) { return __builtin_convertvector(v, Halves); }
+CONVTBW_INLINE Shorts narrow(Words v) { return __builtin_convertvector(v, Shorts); }
 
 // ---- element types -> vectors of sums ----------------------------------------------------------
 
@@ -89,7 +89,7 @@ CONVTBW_INLINE void store(bfloat16* p, Floats v) {
   const Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const Words nan = reinterpret_cast<Words>(v != v);
   const Words quiet = bits >> 16 | 0x40;
-  *reinterpret_cast<Halves*>(p) = narrow((nan & quiet) | (~nan & rounded));
+  *reinterpret_cast<Shorts*>(p) = narrow((nan & quiet) | (~nan & rounded));
 }
 
 CONVTBW_INLINE void store(float16* p, Floats v) {
@@ -112,7 +112,7 @@ CONVTBW_INLINE void store(float16* p, Floats v) {
   Words result = (is_small & subnormal) | (~is_small & normal);
   result = (is_large & 0x7c00) | (~is_large & result);
   result = (is_nan & (0x7e00 | (magnitude >> 13 & 0x3ff))) | (~is_nan & result);
-  *reinterpret_cast<Halves*>(p) = narrow(sign | result);
+  *reinterpret_cast<Shorts*>(p) = narrow(sign | result);
 #endif
 }
 

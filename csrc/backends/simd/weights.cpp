@@ -65,6 +65,7 @@ class WeightsPlan : public Plan {
   const Arithmetic& arithmetic_;
   bool lanes_on_y_, joined_;
   PerAxis<Sliding> sliding_;
+  int64_t steps_;  // windows that one unit holds
   Side x_, y_;
   std::vector<Block> blocks_;
   std::vector<RowPanel> panels_;
@@ -181,20 +182,41 @@ void WeightsPlan::choose_sizes() {
       PerAxis<int64_t> next = size;
       const int64_t cuts = ceil_div(extent[a], size[a]);
       next[a] = cuts <= 1 ? extent[a] : ceil_div(extent[a], cuts - 1);
-      if (a == 3) next[a] = std::max(next[a], std::min<int64_t>(16, extent[a]));
+      if (a == 3) {
+        next[a] = std::max(next[a], std::min<int64_t>(16, extent[a]));
+        if (arithmetic_.pairs) next[a] = std::min(next[a] + next[a] % 2, extent[a]);
+      }
       if (next[0] * next[1] * next[2] * next[3] > limit ||
           positions(next) * x_channels * unit() > kBufferBytes)
         break;
       size = next;
     }
   grid_ = {extent, size};
-  x_.positions = positions(size);
-  y_.positions = size[0] * size[1] * size[2] * size[3];
   for (int a = 0; a < kBoxRank; ++a) {
     x_.packing.strips[a] = strip({sliding_[a]}, size[a], Apart::windows);
     y_.packing.strips[a] = strip({Sliding{}}, size[a], Apart::windows);
   }
-  run_count_ = size[0] * size[1] * size[2];
+  steps_ = arithmetic_.pairs ? 2 : 1;
+  if (arithmetic_.pairs) {
+    x_.packing.pairing = y_.packing.pairing = Pairing::positions;
+    x_.packing.pair_step = sliding_[3].stride;
+    y_.packing.pair_step = 1;
+    y_.packing.strips[3] = strip({{1, 0, 2, 1}}, ceil_div(size[3], 2), Apart::windows);
+    Strip& row = x_.packing.strips[3];
+    const Comb& comb = row.combs.front();
+    if (extent[3] % 2) {
+      const bool apart = row.combs.size() > 1;
+      x_.packing.last_window = {row.length, 1, comb.from,
+                                apart ? sliding_[3].dilation : comb.from_step, 0,
+                                (sliding_[3].taps - 1) * row.footings[0].tap};
+      row.length += x_.packing.last_window->extra + 1;
+    }
+  }
+  for (Side* side : {&x_, &y_}) {
+    side->positions = 1;
+    for (const Strip& strip : side->packing.strips) side->positions *= strip.length;
+  }
+  run_count_ = size[0] * size[1] * size[2] * steps_;
 
   // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
   // the same pixels several times: only while that costs little (a copied element costs about as
@@ -275,8 +297,13 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   const PerAxis<Strip>& strips = x_.packing.strips;
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
-    pack_box(row_side.packing, row_data, box, row_panels.data(), part.panels, row_buffer);
-    pack_box(lane_side.packing, lane_data, box, lane_panels.data(), part.blocks, lane_buffer);
+    BoxRange y_box = box;
+    y_box.begin[3] /= steps_;
+    y_box.count[3] = ceil_div(y_box.count[3], steps_);
+    pack_box(row_side.packing, row_data, lanes_on_y_ ? box : y_box, row_panels.data(), part.panels,
+             row_buffer);
+    pack_box(lane_side.packing, lane_data, lanes_on_y_ ? y_box : box, lane_panels.data(),
+             part.blocks, lane_buffer);
 
     char* c = sums;
     int64_t run_count = 0;
@@ -285,7 +312,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const Block& block = blocks_[part.first_block + i];
       const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
       const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
-      const int64_t x_step = strips[3].footings[0].window * x_pitch;
+      const int64_t x_step = steps_ * strips[3].footings[0].window * x_pitch;
       TileCall call{};
       call.a_step = lanes_on_y_ ? x_step : y_pitch;
       call.b_step = lanes_on_y_ ? y_pitch : x_step;
@@ -303,15 +330,21 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
                                     j1 * strips[2].footings[0].window;
               const int64_t y_row = (n * grid_.size[1] + j0) * grid_.size[2] + j1;
               const int64_t x = x_row * strips[3].length * x_pitch;
-              const int64_t y = y_row * grid_.size[3] * y_pitch;
-              const Run run{lanes_on_y_ ? x : y, lanes_on_y_ ? y : x, box.count[3]};
-              Run& last = runs[std::max<int64_t>(run_count, 1) - 1];
-              // Rows that follow each other without a gap are one run.
-              if (run_count && run.a == last.a + last.steps * call.a_step &&
-                  run.b == last.b + last.steps * call.b_step)
-                last.steps += run.steps;
-              else
-                runs[run_count++] = run;
+              const int64_t y = y_row * y_.packing.strips[3].length * y_pitch;
+              const auto add = [&](int64_t x, int64_t y, int64_t steps) {
+                const Run run{lanes_on_y_ ? x : y, lanes_on_y_ ? y : x, steps};
+                Run& last = runs[std::max<int64_t>(run_count, 1) - 1];
+                // Rows that follow each other without a gap are one run.
+                if (run_count && run.a == last.a + last.steps * call.a_step &&
+                    run.b == last.b + last.steps * call.b_step)
+                  last.steps += run.steps;
+                else
+                  runs[run_count++] = run;
+              };
+              const int64_t pairs = box.count[3] / steps_;
+              if (pairs) add(x, y, pairs);
+              if (box.count[3] % steps_)
+                add(x + x_.packing.last_window->to * x_pitch, y + pairs * y_pitch, 1);
             }
       }
       call.runs = runs;

@@ -50,6 +50,7 @@ Strip every_tap(const std::vector<Sliding>& ways, int64_t windows, Apart apart) 
 }  // namespace
 
 Strip strip(const std::vector<Sliding>& ways, int64_t windows, Apart apart) {
+  if (ways.empty()) return {};
   Strip shared = overlapping(ways, windows);
   int64_t taps = 0;
   for (const Sliding& s : ways) taps += s.taps;
