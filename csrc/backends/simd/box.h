@@ -22,7 +22,7 @@ using PerAxis = std::array<T, kBoxRank>;
 struct BoxRange {
   PerAxis<int64_t> begin, count;
 
-  int64_t size() const { return count[0] * count[1] * count[2] * count[3]; }
+  bool empty() const { return std::min({count[0], count[1], count[2], count[3]}) < 1; }
 };
 
 // A data tensor; extents and strides include the images.

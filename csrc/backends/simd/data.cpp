@@ -2,15 +2,13 @@
 // pixels of the result, whose lanes are its channels, and which sums over taps and the other side's
 // channels. Rows of the operand are copied, zero-padded and channels last, into a small buffer, and
 // the register tile broadcasts straight from there: taps and channels are one contiguous run.
-//
-// dgrad is one such problem for every remainder (phase) of a result position modulo the stride,
-// with the taps that reach it; fprop has one phase. All phases share the buffer.
+// All phases (phases.h) share the buffer.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
-#include "backends/simd/box.h"
+#include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
@@ -18,53 +16,6 @@
 namespace convtbw::simd {
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-
-// One phase of one axis, met by at least one tap: window u yields result position out + u*out_step,
-// for u in [begin, end); tap t is tap tap + t*tap_step of the weights.
-struct Phase {
-  Sliding sliding;
-  int64_t begin, end;
-  int64_t out, out_step;
-  int64_t tap, tap_step;
-};
-
-// Window u of all phases together covers result positions from out + u*step on.
-struct PhasedAxis {
-  int64_t windows;
-  int64_t out, step;
-  std::vector<Phase> phases;
-  bool complete;  // every position belongs to one of the phases; the others are zero
-};
-
-PhasedAxis fprop_axis(const Axis& a) {
-  return {a.y, 0, 1, {{{a.k, -a.pad, a.stride, a.dilation}, 0, a.y, 0, 1, 0, 1}}, true};
-}
-
-// h + pad = u*stride + phase meets y at u - (k*dilation - phase) / stride, for every tap k whose
-// k*dilation leaves the remainder `phase`. Descending k ascends in y.
-PhasedAxis dgrad_axis(const Axis& a) {
-  const int64_t s = a.stride, common = std::gcd(a.dilation, s), period = s / common;
-  // Windows are counted from the first that any phase has.
-  const int64_t first = floor_div(a.pad, s), last = floor_div(a.x - 1 + a.pad, s);
-  PhasedAxis axis{last - first + 1, first * s - a.pad, s, {}, false};
-  for (int64_t k = 0; k < std::min(a.k, period); ++k) {
-    const int64_t phase = k * a.dilation % s;
-    const int64_t begin = ceil_div(a.pad - phase, s), end = ceil_div(a.x + a.pad - phase, s);
-    if (begin >= end) continue;
-    const int64_t taps = (a.k - 1 - k) / period + 1, tap = k + (taps - 1) * period;
-    axis.phases.push_back({{taps, first - (tap * a.dilation - phase) / s, 1, a.dilation / common},
-                           begin - first,
-                           end - first,
-                           axis.out + phase,
-                           s,
-                           tap,
-                           -period});
-  }
-  axis.complete = static_cast<int64_t>(axis.phases.size()) == s;
-  return axis;
-}
 
 // Lanes [lane, lane + vectors * width) of the result's channels.
 struct Block {
@@ -86,35 +37,12 @@ std::vector<Block> blocks_of(int64_t channels, int lanes) {
   return blocks;
 }
 
-int64_t offset(const PerAxis<int64_t>& position, const PerAxis<int64_t>& stride) {
-  int64_t sum = 0;
-  for (int a = 0; a < kBoxRank; ++a) sum += position[a] * stride[a];
-  return sum;
-}
-
-// f(position) for the first position of every row of the last axis.
-template <class F>
-void for_each_row(const BoxRange& range, const F& f) {
-  PerAxis<int64_t> p = range.begin;
-  for (p[0] = range.begin[0]; p[0] < range.begin[0] + range.count[0]; ++p[0])
-    for (p[1] = range.begin[1]; p[1] < range.begin[1] + range.count[1]; ++p[1])
-      for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
-}
-
 class DataPlan : public Plan {
  public:
   DataPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
 
  private:
-  // What one phase of the whole box is.
-  struct PhaseOfBox {
-    PerAxis<const Phase*> axes;
-    PerAxis<Footing> footings;
-    int64_t taps;
-    int64_t weights;  // offset in a chunk's packed weights for one lane, in units of chunk channels
-  };
-
   // A range of the channels that are summed over.
   struct Chunk {
     int64_t first, channels, units;
@@ -129,7 +57,7 @@ class DataPlan : public Plan {
   };
 
   void choose_sizes();
-  std::vector<Run> runs(const PhaseOfBox& phase, const Chunk& chunk, int vectors) const;
+  std::vector<Run> runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
                     void* packed) const;
@@ -139,12 +67,14 @@ class DataPlan : public Plan {
             const char* bias) const;
 
   // Result positions that so many windows of each axis cover at most.
-  int64_t positions_of(const PerAxis<int64_t>& windows) const {
+  int64_t covered(const PerAxis<int64_t>& windows) const {
     int64_t count = 1;
     for (int a = 0; a < kBoxRank; ++a)
       count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
     return count;
   }
+  // Pixels of the stage do not all begin in the same sets of the cache.
+  static int64_t stage_pitch(int64_t lanes) { return lanes % 64 == 0 ? lanes + 16 : lanes; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
 
   const Problem problem_;
@@ -155,7 +85,7 @@ class DataPlan : public Plan {
   int64_t w_in_, w_out_;  // strides of the weights
   std::vector<Block> blocks_;
   PerAxis<PhasedAxis> axes_;
-  std::vector<PhaseOfBox> phases_;
+  std::vector<BoxPhase> phases_;
   std::vector<Chunk> chunks_;
   Packing packing_;
   BoxGrid grid_;
@@ -179,35 +109,22 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       blocks_(blocks_of(out_channels_, arithmetic.lanes)),
+      axes_(phased_axes(problem)),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {},
                arithmetic.pairs ? Pairing::channels : Pairing::none} {
-  axes_[0] = {problem.geometry.batch, 0, 1, {{{}, 0, problem.geometry.batch, 0, 1, 0, 1}}, true};
-  for (int a = 0; a < kMaxRank; ++a)
-    axes_[a + 1] = fprop_ ? fprop_axis(problem.geometry.axes[a]) : dgrad_axis(problem.geometry.axes[a]);
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   const bool sums = problem.dtype == Dtype::f32 || problem.dtype == Dtype::f64;
   staged_ = !sums || (out_.channel != 1 && out_channels_ > 1);
 
   choose_sizes();
 
-  for (size_t i0 = 0; i0 < axes_[1].phases.size(); ++i0)
-    for (size_t i1 = 0; i1 < axes_[2].phases.size(); ++i1)
-      for (size_t i2 = 0; i2 < axes_[3].phases.size(); ++i2) {
-        const PerAxis<size_t> index{0, i0, i1, i2};
-        PhaseOfBox phase{{}, {}, 1, taps_};
-        for (int a = 0; a < kBoxRank; ++a) {
-          phase.axes[a] = &axes_[a].phases[index[a]];
-          phase.footings[a] = packing_.strips[a].footings[index[a]];
-          phase.taps *= phase.axes[a]->sliding.taps;
-        }
-        taps_ += phase.taps;
-        phases_.push_back(phase);
-      }
+  phases_ = box_phases(axes_, packing_.strips);
+  taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
     chunk.weights = weights_units_;
     weights_units_ += taps_ * chunk.units;
-    for (const PhaseOfBox& phase : phases_)
+    for (const BoxPhase& phase : phases_)
       for (int vectors = 0; vectors <= kMaxVectors; ++vectors)
         chunk.runs.push_back(runs(phase, chunk, vectors));
   }
@@ -223,29 +140,28 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void DataPlan::choose_sizes() {
   // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3).
-  constexpr int64_t kBufferBytes = 128 << 10, kStageBytes = 192 << 10;
+  constexpr int64_t kBufferBytes = 128 << 10, kStageBytes = 256 << 10;
   constexpr int64_t kPixels = 256, kFewPixels = 48;
   constexpr int64_t kPackedBytes = 4 << 20;
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
 
-  const auto pack_axis = [&](int a, int64_t windows) {
-    std::vector<Sliding> ways;
-    for (const Phase& phase : axes_[a].phases) ways.push_back(phase.sliding);
-    return strip(ways, windows, Apart::windows);
-  };
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
     int64_t product = 1;
-    for (int a = 0; a < kBoxRank; ++a) product *= pack_axis(a, windows[a]).length;
+    for (int a = 0; a < kBoxRank; ++a) product *= axes_[a].strip(windows[a], Apart::windows).length;
     return product;
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
-  const int64_t part_lanes = std::min<int64_t>(out_channels_, 256);
+  // Lanes of the stage: all, or so many that enough windows fit.
+  const int64_t width = 2 * arithmetic_.lanes;
+  const int64_t part_lanes = std::min(
+      out_channels_, std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) /
+                                               width * width));
   // Fewer channels at a time where else only few pixels would fit.
   int64_t channels = in_channels_;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
     return positions(windows) * channels * unit() <= kBufferBytes &&
-           (!staged_ || positions_of(windows) * part_lanes * unit() <= kStageBytes);
+           (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
   };
   const auto grow = [&](int64_t limit) {
     size = {1, 1, 1, 1};
@@ -282,7 +198,7 @@ void DataPlan::choose_sizes() {
   grid_.size = size;
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = axes_[a].windows;
-    packing_.strips[a] = pack_axis(a, size[a]);
+    packing_.strips[a] = axes_[a].strip(size[a], Apart::windows);
   }
 
   const int64_t chunk_count = ceil_div(in_channels_, channels);
@@ -301,7 +217,6 @@ void DataPlan::choose_sizes() {
   int64_t all_taps = 1;
   for (const Axis& axis : problem_.geometry.axes) all_taps *= axis.k;
   const int64_t lane_bytes = all_taps * (in_channels_ + 1) * unit();
-  const int64_t width = 2 * arithmetic_.lanes;
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
   lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
   const int64_t wanted = ceil_div(kItems, box_count() * groups);
@@ -320,10 +235,10 @@ void DataPlan::choose_sizes() {
   parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
                                         static_cast<int64_t>(parts_.size()));
   tile_list_ = pixels(size);
-  stage_units_ = staged_ ? positions_of(size) * largest_part_lanes_ : 0;
+  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
-std::vector<Run> DataPlan::runs(const PhaseOfBox& phase, const Chunk& chunk, int vectors) const {
+std::vector<Run> DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
   std::vector<Run> runs;
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   int64_t b = 0;
@@ -347,13 +262,13 @@ std::vector<Run> DataPlan::runs(const PhaseOfBox& phase, const Chunk& chunk, int
 // [chunk][phase][block][tap][unit][lane]
 void DataPlan::pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
                             size_t index, void* packed) const {
-  const PhaseOfBox& phase = phases_[index];
+  const BoxPhase& phase = phases_[index];
   const int64_t bytes = element_bytes(problem_.dtype);
   const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const char* const w = static_cast<const char*>(operands.data.w) +
                         (part.group * problem_.w.group + chunk.first * w_in_) * bytes;
   char* to = static_cast<char*>(packed) +
-             (chunk.weights + phase.weights * chunk.units) * part.lanes * unit();
+             (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
   for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
     const Block& block = blocks_[i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
@@ -398,14 +313,8 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   char* const buffer = memory + lists;
   char* const stage = buffer + buffer_units_ * unit();
 
-  BoxRange positions;  // of the result
+  const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
-  for (int a = 0; a < kBoxRank; ++a) {
-    const int64_t begin = axes_[a].out + box.begin[a] * axes_[a].step;
-    positions.begin[a] = std::max<int64_t>(0, begin);
-    positions.count[a] =
-        std::min(out_.extent[a], begin + box.count[a] * axes_[a].step) - positions.begin[a];
-  }
   const char* const in =
       static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
       part.group * in_channels_ * packing_.tensor.channel * bytes;
@@ -415,7 +324,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   char* c = out;
   if (staged_) {
     c = stage;
-    c_stride[3] = part.lanes;
+    c_stride[3] = stage_pitch(part.lanes);
     for (int a = kBoxRank - 2; a >= 0; --a) c_stride[a] = c_stride[a + 1] * positions.count[a + 1];
     for (int a = 0; a < kBoxRank; ++a) c -= positions.begin[a] * c_stride[a] * unit();
   } else {
@@ -428,43 +337,29 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
                       chunk.units, 1};
     pack_box(packing_, in, box, &panel, 1, buffer);
     for (size_t index = 0; index < phases_.size(); ++index) {
-      const PhaseOfBox& phase = phases_[index];
-      PerAxis<int64_t> begin, end;
-      bool empty = false;
-      for (int a = 0; a < kBoxRank; ++a) {
-        begin[a] = std::max(box.begin[a], phase.axes[a]->begin);
-        end[a] = std::min(box.begin[a] + box.count[a], phase.axes[a]->end);
-        empty |= begin[a] >= end[a];
-      }
-      if (empty) continue;
+      const BoxPhase& phase = phases_[index];
+      const BoxRange windows = windows_of(box, phase);
+      if (windows.empty()) continue;
       int64_t pixels = 0;
-      PerAxis<int64_t> u;
-      const auto a_of = [&](int a) {
-        return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
-      };
-      const auto c_of = [&](int a) {
-        return (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * c_stride[a];
-      };
-      for (u[0] = begin[0]; u[0] < end[0]; ++u[0])
-        for (u[1] = begin[1]; u[1] < end[1]; ++u[1])
-          for (u[2] = begin[2]; u[2] < end[2]; ++u[2]) {
-            const int64_t row = (a_of(0) * packing_.strips[1].length + a_of(1)) *
-                                    packing_.strips[2].length +
-                                a_of(2);
-            const int64_t c_row = c_of(0) + c_of(1) + c_of(2);
-            u[3] = begin[3];
-            int64_t a_row = (row * packing_.strips[3].length + a_of(3)) * chunk.units;
-            int64_t c_pixel = c_row + c_of(3);
-            for (; u[3] < end[3]; ++u[3]) {
-              a_rows[pixels] = a_row;
-              c_rows[pixels++] = c_pixel;
-              a_row += phase.footings[3].window * chunk.units;
-              c_pixel += phase.axes[3]->out_step * c_stride[3];
-            }
-          }
-
+      for_each_row(windows, [&](const PerAxis<int64_t>& u) {
+        const auto a_of = [&](int a) {
+          return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
+        };
+        const int64_t row =
+            (a_of(0) * packing_.strips[1].length + a_of(1)) * packing_.strips[2].length + a_of(2);
+        int64_t a_row = (row * packing_.strips[3].length + a_of(3)) * chunk.units;
+        int64_t c_row = 0;
+        for (int a = 0; a < kBoxRank; ++a)
+          c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * c_stride[a];
+        for (int64_t i = 0; i < windows.count[3]; ++i) {
+          a_rows[pixels] = a_row;
+          c_rows[pixels++] = c_row;
+          a_row += phase.footings[3].window * chunk.units;
+          c_row += phase.axes[3]->out_step * c_stride[3];
+        }
+      });
       const char* b =
-          packed + (chunk.weights + phase.weights * chunk.units) * part.lanes * unit();
+          packed + (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
       for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
         const Block& block = blocks_[i];
         const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
@@ -494,7 +389,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   }
   if (!staged_) return;
 
-  Copy copy{nullptr, part.lanes, 1, nullptr, out_.stride[3], out_.channel, positions.count[3],
+  Copy copy{nullptr, c_stride[3], 1, nullptr, out_.stride[3], out_.channel, positions.count[3],
             std::min(part.lanes, out_channels_ - part.lane)};
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
   for_each_row(positions, [&](const PerAxis<int64_t>& p) {

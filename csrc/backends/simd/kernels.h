@@ -61,7 +61,10 @@ struct Copy {
   void* to;
   int64_t to_row, to_column;
   int64_t rows, columns;
-  int64_t zeros = 0;   // so many columns behind the last one are set to zero
+  int64_t zeros = 0;  // so many columns behind the last one are set to zero
+  // So many matrices side by side, of which every row is copied before the next row: tensors with
+  // channels last are read as they lie.
+  int64_t panels = 1, from_panel = 0, to_panel = 0;
   // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first, from
   // which offsets count, the second lies.
   Halves halves = Halves::both;

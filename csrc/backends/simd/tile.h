@@ -97,9 +97,15 @@ struct Accumulators {
     Sum row[vectors * kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
+      int64_t j = 0;
 #pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j) store(row + j * kWidth, sums[i][j]);
-      for (int64_t j = 0; j < call.live; ++j) c[i][j] = row[j];
+      for (int v = 0; v < vectors; ++v) {
+        store(row + v * kWidth, sums[i][v]);
+        if ((v + 1) * kWidth > call.live) continue;
+        store(c[i] + v * kWidth, sums[i][v]);
+        j = (v + 1) * kWidth;
+      }
+      for (; j < call.live; ++j) c[i][j] = row[j];
     }
   }
 };

@@ -18,8 +18,6 @@ namespace convtbw::simd {
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-
 // Lanes [lane, lane + vectors * width) of one side's channels.
 struct Block {
   int64_t lane, live;

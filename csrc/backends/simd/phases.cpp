@@ -1,0 +1,95 @@
+#include "backends/simd/phases.h"
+
+#include <numeric>
+
+namespace convtbw::simd {
+
+namespace {
+
+PhasedAxis fprop_axis(const Axis& a) {
+  return {a.y, 0, 1, {{{a.k, -a.pad, a.stride, a.dilation}, 0, a.y, 0, 1, 0, 1}}, true};
+}
+
+// h + pad = u*stride + phase meets y at u - (k*dilation - phase) / stride, for every tap k whose
+// k*dilation leaves the remainder `phase`. Descending k ascends in y.
+PhasedAxis dgrad_axis(const Axis& a) {
+  const int64_t s = a.stride, common = std::gcd(a.dilation, s), period = s / common;
+  // Windows are counted from the first that any phase has.
+  const int64_t first = floor_div(a.pad, s), last = floor_div(a.x - 1 + a.pad, s);
+  PhasedAxis axis{last - first + 1, first * s - a.pad, s, {}, false};
+  for (int64_t k = 0; k < std::min(a.k, period); ++k) {
+    const int64_t phase = k * a.dilation % s;
+    const int64_t begin = ceil_div(a.pad - phase, s), end = ceil_div(a.x + a.pad - phase, s);
+    if (begin >= end) continue;
+    const int64_t taps = (a.k - 1 - k) / period + 1, tap = k + (taps - 1) * period;
+    axis.phases.push_back({{taps, first - (tap * a.dilation - phase) / s, 1, a.dilation / common},
+                           begin - first,
+                           end - first,
+                           axis.out + phase,
+                           s,
+                           tap,
+                           -period});
+  }
+  axis.complete = static_cast<int64_t>(axis.phases.size()) == s;
+  return axis;
+}
+
+}  // namespace
+
+Strip PhasedAxis::strip(int64_t count, Apart apart) const {
+  std::vector<Sliding> ways;
+  for (const Phase& phase : phases) ways.push_back(phase.sliding);
+  return simd::strip(ways, count, apart);
+}
+
+PerAxis<PhasedAxis> phased_axes(const Problem& problem) {
+  const Geometry& g = problem.geometry;
+  PerAxis<PhasedAxis> axes;
+  axes[0] = {g.batch, 0, 1, {{{}, 0, g.batch, 0, 1, 0, 1}}, true};
+  for (int a = 0; a < kMaxRank; ++a)
+    axes[a + 1] = problem.wanted == Role::y ? fprop_axis(g.axes[a]) : dgrad_axis(g.axes[a]);
+  return axes;
+}
+
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips) {
+  std::vector<BoxPhase> result;
+  int64_t taps = 0;
+  for (size_t i0 = 0; i0 < axes[1].phases.size(); ++i0)
+    for (size_t i1 = 0; i1 < axes[2].phases.size(); ++i1)
+      for (size_t i2 = 0; i2 < axes[3].phases.size(); ++i2) {
+        const PerAxis<size_t> index{0, i0, i1, i2};
+        BoxPhase phase{{}, {}, 1, taps};
+        for (int a = 0; a < kBoxRank; ++a) {
+          phase.axes[a] = &axes[a].phases[index[a]];
+          phase.footings[a] = strips[a].footings[index[a]];
+          phase.taps *= phase.axes[a]->sliding.taps;
+        }
+        taps += phase.taps;
+        result.push_back(phase);
+      }
+  return result;
+}
+
+BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,
+                      const Tensor& result) {
+  BoxRange positions;
+  for (int a = 0; a < kBoxRank; ++a) {
+    const int64_t begin = axes[a].out + windows.begin[a] * axes[a].step;
+    positions.begin[a] = std::max<int64_t>(0, begin);
+    positions.count[a] =
+        std::min(result.extent[a], begin + windows.count[a] * axes[a].step) - positions.begin[a];
+  }
+  return positions;
+}
+
+BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase) {
+  BoxRange range;
+  for (int a = 0; a < kBoxRank; ++a) {
+    range.begin[a] = std::max(windows.begin[a], phase.axes[a]->begin);
+    range.count[a] =
+        std::min(windows.begin[a] + windows.count[a], phase.axes[a]->end) - range.begin[a];
+  }
+  return range;
+}
+
+}  // namespace convtbw::simd
