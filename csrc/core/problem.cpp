@@ -47,6 +47,17 @@ size_t hash(const Problem& p) {
   return hasher.result();
 }
 
+int64_t result_bytes(const Problem& p) {
+  const Geometry& g = p.geometry;
+  int64_t elements = g.groups;
+  if (p.wanted != Role::w) elements *= g.batch;
+  if (p.wanted != Role::x) elements *= g.y_channels;
+  if (p.wanted != Role::y) elements *= g.x_channels;
+  for (const Axis& axis : g.axes)
+    elements *= p.wanted == Role::x ? axis.x : p.wanted == Role::w ? axis.k : axis.y;
+  return elements * element_bytes(p.dtype);
+}
+
 int64_t flops(const Problem& p) {
   const Geometry& g = p.geometry;
   double count = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.groups) *
