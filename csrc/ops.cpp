@@ -84,9 +84,8 @@ at::Tensor run(const Call& call) {
   problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
   problem.deterministic = at::globalContext().deterministicAlgorithms();
 
-  const std::shared_ptr<const Choice> choice = choose(problem, call.op.name);
   if (explaining()) {
-    explain({choice,
+    explain({choose(problem, call.op.name),
              problem,
              reading_name(call, resolved.weights),
              {call.op.name_of(Role::x), call.op.name_of(Role::w), call.op.name_of(Role::y)}});
@@ -98,8 +97,7 @@ at::Tensor run(const Call& call) {
                               ? result.mutable_data_ptr()
                               : const_cast<void*>(tensors[role]->const_data_ptr());
   if (problem.bias) operands.bias = bias.const_data_ptr();
-  choice->plan->run(operands);
-  ran(*choice);
+  ran(*compute(problem, call.op.name, operands));
   return result;
 }
 

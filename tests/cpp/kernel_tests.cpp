@@ -2,14 +2,17 @@
 // can run them. Small integers make every partial sum exact: any order of summation must agree.
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 #include "core/parallel.h"
 #include "plan/backend.h"
+#include "plan/timing.h"
 
 namespace convtbw {
 namespace {
@@ -103,6 +106,19 @@ void test_problem_key() {
   differs([](Problem& p) { p.forked = true; }, "forked");
 }
 
+void test_result_bytes() {
+  Problem p;
+  p.geometry = {5, 7, 11, 13, 2, {}};
+  p.geometry.axes[2] = {17, 3, 19};
+  p.dtype = Dtype::bf16;
+  p.wanted = Role::x;
+  expect(result_bytes(p) == 2 * 5 * 7 * 11 * 17, "bytes of x");
+  p.wanted = Role::w;
+  expect(result_bytes(p) == 2 * 7 * 11 * 13 * 3, "bytes of w");
+  p.wanted = Role::y;
+  expect(result_bytes(p) == 2 * 5 * 7 * 13 * 19, "bytes of y");
+}
+
 void test_parallel() {
   std::vector<int> seen(1000);
   parallel_for(4, 1000, [&](int64_t i) { ++seen[i]; });
@@ -116,6 +132,44 @@ void test_parallel() {
     caught = true;
   }
   expect(caught, "parallel_for rethrows");
+}
+
+// ---- benchmark mode ----------------------------------------------------------------------------
+
+// Sleeps, and writes its name.
+class SleepingPlan : public Plan {
+ public:
+  SleepingPlan(char name, int milliseconds) : name_(name), duration_(milliseconds) {}
+  void run(const Operands& operands) const override {
+    std::this_thread::sleep_for(duration_);
+    *static_cast<char*>(operands.data.y) = name_;
+    ++runs;
+  }
+  mutable int runs = 0;
+
+ private:
+  const char name_;
+  const std::chrono::milliseconds duration_;
+};
+
+void test_timing() {
+  for (const bool fast_first : {true, false})
+    for (const int milliseconds : {2, 200}) {
+      const SleepingPlan fast('f', 0), slow('s', milliseconds);
+      char result = 0;
+      Operands operands;
+      operands.data.y = &result;
+      std::vector<const Plan*> plans{&fast, &slow};
+      if (!fast_first) std::swap(plans[0], plans[1]);
+      const Timing timing = time_plans(plans, operands);
+      expect(plans[timing.fastest] == &fast, "the fastest plan wins");
+      expect(timing.seconds[1 - timing.fastest] >= 1e-3 * milliseconds, "the loser's time is told");
+      expect(result == 'f', "the result is the winner's");
+      if (milliseconds == 200)
+        expect(slow.runs == 1 && fast.runs == 1 + fast_first, "slow plans run once");
+      else
+        expect(slow.runs > 1, "short runs are repeated");
+    }
 }
 
 // ---- contractions ------------------------------------------------------------------------------
@@ -326,6 +380,8 @@ int main() {
   test_conversions<float16>("float16");
   test_incidence();
   test_problem_key();
+  test_result_bytes();
+  test_timing();
   test_parallel();
   test_backend(kReferenceBackend, false);
 #ifdef CONVTBW_ONEDNN_LIBRARY
