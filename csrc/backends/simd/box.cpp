@@ -168,6 +168,23 @@ class RowPacker {
 Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
 Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
 
+void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy) {
+  const CopyFunction pack = arithmetic.pack[static_cast<int>(dtype)];
+  if (!arithmetic.pairs) return pack(copy);
+  Copy last = copy;
+  const bool odd = copy.rows % 2;
+  copy.rows /= 2;
+  copy.second = copy.from_row;
+  copy.from_row *= 2;
+  if (copy.rows) pack(copy);
+  if (!odd) return;
+  last.from = static_cast<const char*>(copy.from) + copy.rows * copy.from_row * element_bytes(dtype);
+  last.to = static_cast<char*>(copy.to) + copy.rows * copy.to_row * 4;
+  last.rows = 1;
+  last.halves = Halves::first;
+  pack(last);
+}
+
 void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
               int64_t panel_count, void* buffer) {
   const RowPacker packer(packing, box, panels, panel_count);

@@ -81,6 +81,10 @@ struct Packing {
   std::optional<Comb> last_window = std::nullopt;
 };
 
+// Packs a matrix of weights whose rows are the channels that are summed over; where the arithmetic
+// works on pairs, on pairs of rows.
+void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy);
+
 // `data` points to the first channel of the group.
 void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
               int64_t panel_count, void* buffer);

@@ -264,7 +264,6 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
                             size_t index, void* packed) const {
   const BoxPhase& phase = phases_[index];
   const int64_t bytes = element_bytes(problem_.dtype);
-  const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const char* const w = static_cast<const char*>(operands.data.w) +
                         (part.group * problem_.w.group + chunk.first * w_in_) * bytes;
   char* to = static_cast<char*>(packed) +
@@ -281,22 +280,8 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
                               (axes[2]->tap + t1 * axes[2]->tap_step) * problem_.w.axes[1] +
                               (axes[3]->tap + t2 * axes[3]->tap_step) * problem_.w.axes[2];
           const char* const from = w + (tap + block.lane * w_out_) * bytes;
-          Copy call{from, w_in_, w_out_, to, width, 1, chunk.units, live, width - live};
-          if (arithmetic_.pairs) {
-            call.from_row *= 2;
-            call.second = w_in_;
-            call.rows = chunk.channels / 2;
-            if (call.rows) copy(call);
-            if (chunk.channels % 2) {
-              call.from = from + (chunk.channels - 1) * w_in_ * bytes;
-              call.to = to + call.rows * width * unit();
-              call.rows = 1;
-              call.halves = Halves::first;
-              copy(call);
-            }
-          } else {
-            copy(call);
-          }
+          const Copy call{from, w_in_, w_out_, to, width, 1, chunk.channels, live, width - live};
+          pack_channel_rows(arithmetic_, problem_.dtype, call);
           to += chunk.units * width * unit();
         }
   }

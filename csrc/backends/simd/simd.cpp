@@ -64,9 +64,12 @@ Problem with_long_rows(Problem p) {
 Prepared prepare(const Problem& original, std::string_view target) {
   const Problem problem = with_long_rows(original);
   const simd::Arithmetic& chosen = arithmetic(target, problem.dtype);
-  return {problem.wanted == Role::w ? simd::weights_plan(problem, chosen)
-                                    : simd::data_plan(problem, chosen),
-          {}};
+  if (problem.wanted == Role::w) return {simd::weights_plan(problem, chosen), {}};
+  const Geometry& g = problem.geometry;
+  const int64_t channels = problem.wanted == Role::y ? g.y_channels : g.x_channels;
+  // Channels in lanes would leave more than half of the lanes empty.
+  const bool few = 2 * channels < chosen.lanes && channels <= chosen.tiles.max_rows[1];
+  return {few ? simd::few_channels_plan(problem, chosen) : simd::data_plan(problem, chosen), {}};
 }
 
 }  // namespace
