@@ -72,6 +72,8 @@ struct AdjacentPairs {
   }
 };
 
+CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 template <class To, class V>
 CONVTBW_INLINE void store_some(To* p, V v, int64_t count) {
   To all[sizeof(V) / sizeof(v[0])];
@@ -91,7 +93,9 @@ CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   for (; column + n <= c.columns; column += n)
     store(to + column, from.at(column * From::kElements).all());
   const int64_t rest = c.columns - column;
-  if (rest) {
+  if (rest && column) {  // overlapping the vector before
+    store(to + c.columns - n, from.at((c.columns - n) * From::kElements).all());
+  } else if (rest) {
     const auto last = from.at(column * From::kElements).some(rest);
     if (rest + c.zeros >= n)
       store(to + column, last);
@@ -133,9 +137,10 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
                : rows >= n  ? block.at(j * c.from_column).all()
                             : block.at(j * c.from_column).some(rows);
   transpose(lines);
-  const bool room = columns >= n || c.zeros >= n - columns;
   for (int i = 0; i < n && i < rows; ++i) {
-    if (room)
+    // Lanes behind the last column are zero, or are overwritten with the next rows, or do not fit.
+    const int64_t behind = c.to_row == c.columns ? (rows - 1 - i) * c.to_row : c.zeros;
+    if (columns + behind >= n)
       store(to + i * c.to_row, lines[i]);
     else
       store_some(to + i * c.to_row, lines[i], columns);
@@ -156,7 +161,9 @@ void copy_transposed(const Copy& c, From from) {
       const int64_t row = rows_inside ? inner : outer, column = rows_inside ? outer : inner;
       for (int64_t i = row; i < row + line && i < c.rows; i += n)
         for (int64_t j = column; j < column + line && j < c.columns; j += n)
-          copy_block<From, To>(c, from, i, j);
+          // The last block overlaps the one before.
+          copy_block<From, To>(c, from, c.rows >= n ? smaller(i, c.rows - n) : i,
+                               c.columns >= n ? smaller(j, c.columns - n) : j);
     }
   if (c.zeros)
     for (int64_t i = 0; i < c.rows; ++i)
@@ -180,6 +187,17 @@ void copy_elements(const Copy& c, From from) {
   }
 }
 
+CONVTBW_INLINE Copy turned(Copy c) {
+  const Copy before = c;
+  c.from_row = before.from_column;
+  c.from_column = before.from_row;
+  c.to_row = before.to_column;
+  c.to_column = before.to_row;
+  c.rows = before.columns;
+  c.columns = before.rows;
+  return c;
+}
+
 template <class From, class To>
 void copy(Copy c, From from) {
   constexpr int64_t unit = From::kElements;
@@ -191,11 +209,9 @@ void copy(Copy c, From from) {
     copy_rows<From, To>(c, from);
     return;
   }
-  if (!c.zeros && c.to_column != 1 && c.to_row == 1) {
-    std::swap(c.from_row, c.from_column);
-    std::swap(c.to_row, c.to_column);
-    std::swap(c.rows, c.columns);
-  }
+  // Contiguous columns in the destination; or else the longer side.
+  const bool turn = c.to_row == 1 || (c.to_column != 1 && c.rows > c.columns);
+  if (!c.zeros && turn && c.to_column != 1) c = turned(c);
   for (int64_t panel = 0; panel < c.panels; ++panel) {
     if (c.to_column == 1 && c.from_column == unit)
       copy_rows<From, To>(c, from);

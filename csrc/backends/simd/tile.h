@@ -93,19 +93,19 @@ struct Accumulators {
         for (int j = 0; j < vectors; ++j) store(c[i] + j * kWidth, sums[i][j]);
       return;
     }
-    // The lanes behind the live ones belong to a neighbour.
+    // The lanes behind the live ones belong to a neighbour: the last vector overlaps the one before.
     Sum row[vectors * kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      int64_t j = 0;
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) {
-        store(row + v * kWidth, sums[i][v]);
-        if ((v + 1) * kWidth > call.live) continue;
-        store(c[i] + v * kWidth, sums[i][v]);
-        j = (v + 1) * kWidth;
+      for (int j = 0; j < vectors; ++j) {
+        store(row + j * kWidth, sums[i][j]);
+        if ((j + 1) * kWidth <= call.live) store(c[i] + j * kWidth, sums[i][j]);
       }
-      for (; j < call.live; ++j) c[i][j] = row[j];
+      if (call.live >= kWidth)
+        store(c[i] + call.live - kWidth, load(row + call.live - kWidth));
+      else
+        for (int64_t j = 0; j < call.live; ++j) c[i][j] = row[j];
     }
   }
 };

@@ -279,8 +279,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   for (int64_t i = 0; i < part.panels; ++i) {
     const RowPanel& panel = panels_[part.first_panel + i];
     row_panels.push_back({panel.channel, panel.channels, i * pitch_ * row_side.positions,
-                          row_side.packing.strips[3].length * pitch_, pitch_, 1,
-                          pitch_ - panel.channels});
+                          row_side.packing.strips[3].length * pitch_, pitch_, 1});
   }
   int64_t lane_offset = 0;
   for (int64_t i = 0; i < part.blocks; ++i) {
