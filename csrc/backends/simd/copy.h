@@ -159,11 +159,15 @@ void copy_transposed(const Copy& c, From from) {
   for (int64_t outer = 0; outer < outer_count; outer += line)
     for (int64_t inner = 0; inner < inner_count; inner += line) {
       const int64_t row = rows_inside ? inner : outer, column = rows_inside ? outer : inner;
-      for (int64_t i = row; i < row + line && i < c.rows; i += n)
-        for (int64_t j = column; j < column + line && j < c.columns; j += n)
-          // The last block overlaps the one before.
+      // The last block overlaps the one before.
+      const auto block = [&](int64_t i, int64_t j) __attribute__((always_inline)) {
+        if (i < c.rows && j < c.columns)
           copy_block<From, To>(c, from, c.rows >= n ? smaller(i, c.rows - n) : i,
                                c.columns >= n ? smaller(j, c.columns - n) : j);
+      };
+      for (int64_t far = 0; far < line; far += n)
+        for (int64_t near = 0; near < line; near += n)
+          block(row + (rows_inside ? near : far), column + (rows_inside ? far : near));
     }
   if (c.zeros)
     for (int64_t i = 0; i < c.rows; ++i)
