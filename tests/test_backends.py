@@ -17,6 +17,8 @@ from samples import CASES, DATA_FORMATS, OPERATORS, Case, one_each, with_layout
 import torch_ops
 from torch_ops import backends
 
+pytestmark = pytest.mark.unforced
+
 SUPPORTED = backends.supported()
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 

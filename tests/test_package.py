@@ -86,6 +86,7 @@ def test_another_torch_version_is_refused_with_both_versions() -> None:
     assert built_for in last_lines
 
 
+@pytest.mark.unforced
 def test_without_the_onednn_library_the_package_works(tmp_path: Path) -> None:
     """The backend's shared object is opened at first use; without it, it is unsupported."""
     if "onednn" not in torch_ops.backends.available():

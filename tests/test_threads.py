@@ -168,6 +168,7 @@ print("done")
 """
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("fork", [_OS_FORK, _MULTIPROCESSING], ids=["os.fork", "multiprocessing"])
 def test_forked_child_computes_the_same(fork: str, tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
