@@ -10,16 +10,17 @@
 #include <utility>
 
 #include "plan/cache.h"
+#include "plan/preference.h"
 #include "plan/timing.h"
 
 namespace convtbw {
 
 const std::vector<const Backend*>& backends() {
   static const std::vector<const Backend*> rows{
+      &kSimdBackend,
 #ifdef CONVTBW_ONEDNN
       &kOnednnBackend,
 #endif
-      &kSimdBackend,
       &kReferenceBackend,
   };
   return rows;
@@ -36,8 +37,9 @@ namespace {
 
 // A forced choice, checked: pointers into the tables above.
 struct Selection {
-  const Backend* backend = nullptr;  // nullptr: nothing is forced
-  std::string_view target;           // empty: the best one that is supported
+  const Backend* backend = nullptr;  // nullptr: none is forced
+  // Of the backends that have a target of that name; empty: the best one that is supported.
+  std::string_view target;
 };
 
 std::string listed(const std::vector<std::string_view>& names) {
@@ -60,9 +62,15 @@ std::vector<std::string_view> supported_targets(const Backend& backend) {
 Selection select(const Forced& wanted, const char* origin) {
   Selection selection;
   if (wanted.backend.empty()) {
-    TORCH_CHECK(wanted.target.empty(), "convtbw: target '", wanted.target, "'", origin,
-                " is forced without a backend; force the backend too, one of: ",
-                listed(supported_backends()));
+    if (wanted.target.empty()) return selection;
+    std::vector<std::string_view> legal;
+    for (const Backend* row : backends())
+      for (const std::string_view name : supported_targets(*row)) {
+        legal.push_back(name);
+        if (name == wanted.target) selection.target = name;
+      }
+    TORCH_CHECK(!selection.target.empty(), "convtbw: no backend has a target named '",
+                wanted.target, "'", origin, " here; supported: ", listed(legal));
     return selection;
   }
   std::vector<std::string_view> names;
@@ -126,12 +134,11 @@ class EmptyBatchPlan : public Plan {
   const int64_t result_bytes_;
 };
 
-// The rules: the backends in the order in which a problem is offered to them; `reference`, which
-// never declines, comes last.
-const std::vector<const Backend*>& preferred(const Problem&) { return backends(); }
-
-std::string_view best_target(const Backend& backend) {
+// The selected target if the backend has it, or else its best.
+std::string_view target_of(const Backend& backend, const Selection& selection) {
   const auto names = supported_targets(backend);
+  for (const std::string_view name : names)
+    if (name == selection.target) return name;
   return names.empty() ? std::string_view() : names.front();
 }
 
@@ -147,15 +154,14 @@ std::shared_ptr<const Choice> choose_afresh(const Problem& problem, const Select
   choice->backend = nullptr;
   Problem ruled = problem;
   if (ruled.deterministic) ruled.threads = 1;  // so that no rule can depend on their number
-  for (const Backend* row : preferred(ruled)) {
+  for (const Backend* row : preference(ruled)) {
     std::string reason;
     if (selection.backend && row != selection.backend) {
       reason = "not asked: '" + std::string(selection.backend->name) + "' is forced";
     } else if (choice->backend) {
       reason = "not needed: '" + std::string(choice->backend->name) + "' is preferred";
     } else {
-      const std::string_view target =
-          selection.target.empty() ? best_target(*row) : selection.target;
+      const std::string_view target = target_of(*row, selection);
       Prepared prepared = prepare(*row, problem, target);
       if (prepared.plan) {
         choice->backend = row;
@@ -183,16 +189,17 @@ std::string in_words(double seconds) {
 
 // Runs the backends that accept the problem on a call's operands; the fastest one is chosen, and
 // what it computed remains.
-std::shared_ptr<const Choice> choose_by_time(const Problem& problem, const Operands& operands) {
+std::shared_ptr<const Choice> choose_by_time(const Problem& problem, const Selection& selection,
+                                             const Operands& operands) {
   std::vector<Choice> candidates;
   decltype(Choice::declined) declined;
-  for (const Backend* row : preferred(problem)) {
+  for (const Backend* row : preference(problem)) {
     if (row == &kReferenceBackend && !candidates.empty()) {
       // It may take seconds where another takes milliseconds.
       declined.emplace_back(row->name, "not timed: slower than any other");
       continue;
     }
-    const std::string_view target = best_target(*row);
+    const std::string_view target = target_of(*row, selection);
     Prepared prepared = prepare(*row, problem, target);
     if (prepared.plan)
       candidates.push_back({row, target, std::move(prepared.plan), {}});
@@ -253,7 +260,7 @@ std::optional<Forced> force(std::optional<Forced> wanted) {
 std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op) {
   const Selection& selected = selection();
   if (is_timed(problem, selected))
-    if (auto choice = plan_cache().find({problem, nullptr, {}, true})) return choice;
+    if (auto choice = plan_cache().find({problem, nullptr, selected.target, true})) return choice;
   return choose_by_rules(problem, selected, op);
 }
 
@@ -262,11 +269,11 @@ std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view o
   const Selection& selected = selection();
   std::shared_ptr<const Choice> choice;
   if (is_timed(problem, selected)) {
-    const CacheKey key{problem, nullptr, {}, true};
+    const CacheKey key{problem, nullptr, selected.target, true};
     choice = plan_cache().find(key);
     if (!choice) {
       // Without the lock, here too: threads that meet a new problem at once each time it.
-      choice = choose_by_time(problem, operands);
+      choice = choose_by_time(problem, selected, operands);
       plan_cache().insert(key, choice);
       return choice;  // it has run
     }

@@ -71,7 +71,8 @@ class RowPacker {
                      panel->first * tensor_.channel) *
                         bytes_,
              comb.from_step * tensor_.stride[3],
-             row_of(*panel, buffer, row) + (comb.to + first * comb.to_step) * panel->position * unit_,
+             row_of(*panel, buffer, row) +
+                 (comb.to + first * comb.to_step) * panel->position * unit_,
              comb.to_step * panel->position, end - first, halves);
         panel += alike;
       }
@@ -118,7 +119,8 @@ class RowPacker {
       std::memset(to + (comb.to + begin) * channels * unit_, 0, (end - begin) * channels * unit_);
     } else if (panel.channel == 1) {
       for (int64_t t = begin; t < end; ++t)
-        std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0, channels * unit_);
+        std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0,
+                    channels * unit_);
     } else {
       // Lanes are over windows: positions are neighbours.
       for (int64_t c = 0; c < channels; ++c)
@@ -132,9 +134,19 @@ class RowPacker {
 
   void copy(const Panel& panel, int64_t panels, const char* from, int64_t from_position, char* to,
             int64_t to_position, int64_t positions, Halves halves) const {
-    Copy call{from, from_position, tensor_.channel, to, to_position, panel.channel,
-              positions, panel.channels, panel.zeros, panels, panel.channels * tensor_.channel,
-              panels > 1 ? (&panel)[1].offset - panel.offset : 0, halves,
+    Copy call{from,
+              from_position,
+              tensor_.channel,
+              to,
+              to_position,
+              panel.channel,
+              positions,
+              panel.channels,
+              panel.zeros,
+              panels,
+              panel.channels * tensor_.channel,
+              panels > 1 ? (&panel)[1].offset - panel.offset : 0,
+              halves,
               packing_.pair_step * tensor_.stride[3]};
     if (packing_.pairing == Pairing::channels) {
       call.columns = panel.channels / 2;
@@ -178,7 +190,8 @@ void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy) {
   copy.from_row *= 2;
   if (copy.rows) pack(copy);
   if (!odd) return;
-  last.from = static_cast<const char*>(copy.from) + copy.rows * copy.from_row * element_bytes(dtype);
+  last.from =
+      static_cast<const char*>(copy.from) + copy.rows * copy.from_row * element_bytes(dtype);
   last.to = static_cast<char*>(copy.to) + copy.rows * copy.to_row * 4;
   last.rows = 1;
   last.halves = Halves::first;
@@ -202,8 +215,7 @@ void pack_box(const Packing& packing, const void* data, const BoxRange& box, con
   positions(0, [&](int64_t to0, int64_t from0) {
     positions(1, [&](int64_t to1, int64_t from1) {
       positions(2, [&](int64_t to2, int64_t from2) {
-        const int64_t row =
-            (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
+        const int64_t row = (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
         const bool present = from0 >= 0 && from1 >= 0 && from2 >= 0;
         const int64_t offset =
             from0 * tensor.stride[0] + from1 * tensor.stride[1] + from2 * tensor.stride[2];

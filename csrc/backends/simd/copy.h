@@ -8,8 +8,8 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count` of
-// them and reads nothing beyond, `gather` as many that lie `stride` elements apart.
+// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count`
+// of them and reads nothing beyond, `gather` as many that lie `stride` elements apart.
 template <class Element>
 struct Elements {
   using Unit = std::conditional_t<std::is_same_v<Element, double>, double, float>;
@@ -148,8 +148,8 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
 }
 
 // Blocks as wide as a cache line, so that a line is read once and written once even where rows lie
-// a multiple of the cache's size apart, as the planes of images do. The inner loop follows whichever
-// tensor has its lines further apart.
+// a multiple of the cache's size apart, as the planes of images do. The inner loop follows
+// whichever tensor has its lines further apart.
 template <class From, class To>
 void copy_transposed(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);

@@ -110,7 +110,9 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       blocks_(blocks_of(out_channels_, arithmetic.lanes)),
       axes_(phased_axes(problem)),
-      packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {},
+      packing_{&arithmetic,
+               fprop_ ? x_tensor(problem) : y_tensor(problem),
+               {},
                arithmetic.pairs ? Pairing::channels : Pairing::none} {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   const bool sums = problem.dtype == Dtype::f32 || problem.dtype == Dtype::f64;
@@ -134,8 +136,8 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
 
   bias_lanes_ = blocks_.back().lane + int64_t{blocks_.back().vectors} * arithmetic_.lanes;
   part_units_ = weights_units_ * largest_part_lanes_;
-  workspace_units_ = parts_per_pass_ * part_units_ +
-                     (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
+  workspace_units_ =
+      parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " + arithmetic.name;
   workspace = 0;
 }
@@ -158,8 +160,8 @@ void DataPlan::choose_sizes() {
   // Lanes of the stage: all, or so many that enough windows fit.
   const int64_t width = 2 * arithmetic_.lanes;
   const int64_t part_lanes = std::min(
-      out_channels_, std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) /
-                                               width * width));
+      out_channels_,
+      std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
   // Fewer channels at a time where else only few pixels would fit.
   int64_t channels = in_channels_;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
@@ -303,9 +305,8 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
 
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
-  const char* const in =
-      static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
-      part.group * in_channels_ * packing_.tensor.channel * bytes;
+  const char* const in = static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
+                         part.group * in_channels_ * packing_.tensor.channel * bytes;
   char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
                     (part.group * out_channels_ + part.lane) * out_.channel * bytes;
   // c: where result position 0, lane part.lane would lie.
@@ -321,8 +322,8 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   if (!complete_) fill(part, positions, c, c_stride, bias);
 
   for (const Chunk& chunk : chunks_) {
-    const Panel panel{chunk.first, chunk.channels, 0, packing_.strips[3].length * chunk.units,
-                      chunk.units, 1};
+    const Panel panel{
+        chunk.first, chunk.channels, 0, packing_.strips[3].length * chunk.units, chunk.units, 1};
     pack_box(packing_, in, box, &panel, 1, buffer);
     for (size_t index = 0; index < phases_.size(); ++index) {
       const BoxPhase& phase = phases_[index];
@@ -353,7 +354,10 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
         const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
         const std::vector<Run>& runs =
             chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)];
-        TileCall call{buffer, b, runs.data(), static_cast<int64_t>(runs.size()),
+        TileCall call{buffer,
+                      b,
+                      runs.data(),
+                      static_cast<int64_t>(runs.size()),
                       c + (block.lane - part.lane) * unit(),
                       staged_ ? width : std::min(width, out_channels_ - block.lane)};
         if (&chunk != chunks_.data()) {
@@ -377,7 +381,13 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   }
   if (!staged_) return;
 
-  Copy copy{nullptr, c_stride[3], 1, nullptr, out_.stride[3], out_.channel, positions.count[3],
+  Copy copy{nullptr,
+            c_stride[3],
+            1,
+            nullptr,
+            out_.stride[3],
+            out_.channel,
+            positions.count[3],
             std::min(part.lanes, out_channels_ - part.lane)};
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
   for_each_row(positions, [&](const PerAxis<int64_t>& p) {
@@ -403,7 +413,8 @@ void DataPlan::fill(const Part& part, const BoxRange& positions, char* c,
 }
 
 void DataPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), pieces = static_cast<int64_t>(chunks_.size() * phases_.size());
+  const int64_t boxes = grid_.boxes(),
+                pieces = static_cast<int64_t>(chunks_.size() * phases_.size());
   const int64_t parts = static_cast<int64_t>(parts_.size());
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
@@ -427,8 +438,8 @@ void DataPlan::run(const Operands& operands) const {
 const char* DataPlan::pack_bias(const void* bias, char* packed) const {
   char* const to = packed + (workspace_units_ - problem_.geometry.groups * bias_lanes_) * unit();
   arithmetic_.widen[static_cast<int>(problem_.dtype)]({bias, out_channels_, 1, to, bias_lanes_, 1,
-                                                 problem_.geometry.groups, out_channels_,
-                                                 bias_lanes_ - out_channels_});
+                                                       problem_.geometry.groups, out_channels_,
+                                                       bias_lanes_ - out_channels_});
   return to;
 }
 

@@ -1,6 +1,7 @@
-// fprop and dgrad where the result has few channels, which would leave most lanes of a vector empty:
-// rows are the result's channels and lanes neighbouring windows. Rows of the operand are copied,
-// zero-padded, as planes [channel][window], and the sum runs over the channels of one tap at a time.
+// fprop and dgrad where the result has few channels, which would leave most lanes of a vector
+// empty: rows are the result's channels and lanes neighbouring windows. Rows of the operand are
+// copied, zero-padded, as planes [channel][window], and the sum runs over the channels of one tap
+// at a time.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -57,7 +58,9 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
       w_out_(problem.wanted == Role::y ? problem.w.y_channel : problem.w.x_channel),
       in_units_(arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_),
       axes_(phased_axes(problem)),
-      packing_{&arithmetic, problem.wanted == Role::y ? x_tensor(problem) : y_tensor(problem), {},
+      packing_{&arithmetic,
+               problem.wanted == Role::y ? x_tensor(problem) : y_tensor(problem),
+               {},
                arithmetic.pairs ? Pairing::channels : Pairing::none} {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   for (int v = 1; v <= kMaxVectors; ++v)
@@ -74,8 +77,7 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
         for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2) {
           const int64_t row =
               t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
-          runs.push_back(
-              {a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_});
+          runs.push_back({a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_});
           a += in_units_ * out_channels_;
         }
     runs_.push_back(std::move(runs));
@@ -84,11 +86,11 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
 
   kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") + ", pixels in lanes, " +
            arithmetic.name;
-  workspace = (problem.geometry.groups * group_units_ +
-               problem.threads * (buffer_units_ + stage_units_)) *
-              unit();
-  bytes = sizeof(FewChannelsPlan) + static_cast<int64_t>(phases_.size()) *
-                                        (sizeof(BoxPhase) + sizeof(Run)) +
+  workspace =
+      (problem.geometry.groups * group_units_ + problem.threads * (buffer_units_ + stage_units_)) *
+      unit();
+  bytes = sizeof(FewChannelsPlan) +
+          static_cast<int64_t>(phases_.size()) * (sizeof(BoxPhase) + sizeof(Run)) +
           taps_ * static_cast<int64_t>(sizeof(Run));
 }
 
@@ -125,8 +127,8 @@ void FewChannelsPlan::choose_sizes() {
     packing_.strips[a] = axes_[a].strip(size[a], Apart::taps);
     if (a < kBoxRank - 1) rows *= packing_.strips[a].length;
   }
-  // A tile reads whole vectors, up to one beyond the windows. Rows that lie a multiple of 4 KB apart
-  // would share their sets of the cache: an odd number of lines.
+  // A tile reads whole vectors, up to one beyond the windows. Rows that lie a multiple of 4 KB
+  // apart would share their sets of the cache: an odd number of lines.
   const int64_t line = 64 / unit();
   plane_ = ceil_div(packing_.strips[3].length + lanes, line) * line;
   if (plane_ / line % 2 == 0) plane_ += line;
@@ -147,11 +149,11 @@ void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group, char
           const int64_t tap = (axes[1]->tap + t0 * axes[1]->tap_step) * problem_.w.axes[0] +
                               (axes[2]->tap + t1 * axes[2]->tap_step) * problem_.w.axes[1] +
                               (axes[3]->tap + t2 * axes[3]->tap_step) * problem_.w.axes[2];
-          const char* const from = static_cast<const char*>(operands.data.w) +
-                                   (group * problem_.w.group + tap) * bytes;
-          pack_channel_rows(arithmetic_, problem_.dtype,
-                            {from, w_in_, w_out_, to, out_channels_, 1, in_channels_,
-                             out_channels_});
+          const char* const from =
+              static_cast<const char*>(operands.data.w) + (group * problem_.w.group + tap) * bytes;
+          pack_channel_rows(
+              arithmetic_, problem_.dtype,
+              {from, w_in_, w_out_, to, out_channels_, 1, in_channels_, out_channels_});
           to += in_units_ * out_channels_ * unit();
         }
   }
@@ -249,7 +251,8 @@ void FewChannelsPlan::run(const Operands& operands) const {
 
 }  // namespace
 
-std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic) {
+std::unique_ptr<const Plan> few_channels_plan(const Problem& problem,
+                                              const Arithmetic& arithmetic) {
   return std::make_unique<FewChannelsPlan>(problem, arithmetic);
 }
 

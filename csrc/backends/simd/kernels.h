@@ -33,8 +33,8 @@ struct TileCall {
   int64_t live;  // lanes of the result; those behind them are neither read nor written
   Start start = Start::zero;
   const void* bias = nullptr;
-  // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i of
-  // the result begins at c_rows[i].
+  // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i
+  // of the result begins at c_rows[i].
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
   // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.
   int64_t a_step = 0, b_step = 0, c_row = 0;
@@ -65,8 +65,8 @@ struct Copy {
   // So many matrices side by side, of which every row is copied before the next row: tensors with
   // channels last are read as they lie.
   int64_t panels = 1, from_panel = 0, to_panel = 0;
-  // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first, from
-  // which offsets count, the second lies.
+  // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first,
+  // from which offsets count, the second lies.
   Halves halves = Halves::both;
   int64_t second = 0;
 };

@@ -37,9 +37,7 @@ const simd::Arithmetic& arithmetic(std::string_view target, Dtype dtype) {
   return dtype == Dtype::bf16 && kernels.bf16_pairs ? *kernels.bf16_pairs : *kernels.f32;
 }
 
-bool pointwise(const Axis& a) {
-  return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y;
-}
+bool pointwise(const Axis& a) { return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y; }
 
 // Two neighbouring axes with one tap each are one long axis where both tensors allow it: rows of a
 // 1x1 convolution are then as long as its images.
@@ -76,16 +74,17 @@ Prepared prepare(const Problem& original, std::string_view target) {
 
 const Backend kSimdBackend{
     .name = "simd",
-    .targets = {
+    .targets =
+        {
 #if defined(__x86_64__)
-        {"avx512", has_avx512},
-        {"avx2", has_avx2},
+            {"avx512", has_avx512},
+            {"avx2", has_avx2},
 #endif
-        {"generic", always},
-        // The avx512 tile's shape, and its arithmetic on pairs, in portable code: for tests on any
-        // machine. Never the best choice.
-        {"generic512", always},
-    },
+            {"generic", always},
+            // The avx512 tile's shape, and its arithmetic on pairs, in portable code: for tests on
+            // any machine. Never the best choice.
+            {"generic512", always},
+        },
     .why_unsupported = [] { return std::string(); },
     .prepare = prepare,
 };

@@ -1,6 +1,6 @@
-// The register tile (kernels.h, TileCall). Its accumulators must stay in registers: with GCC 12 they
-// do when they are the member of a struct, every loop over them is unrolled by pragma and the file
-// is compiled with -O3; tests/test_disassembly.py looks. Included by kernels.cpp alone.
+// The register tile (kernels.h, TileCall). Its accumulators must stay in registers: with GCC 12
+// they do when they are the member of a struct, every loop over them is unrolled by pragma and the
+// file is compiled with -O3; tests/test_disassembly.py looks. Included by kernels.cpp alone.
 #pragma once
 
 #include "backends/simd/kernels.h"
@@ -30,8 +30,8 @@ struct Bfloat16Pairs {
 #else
     const Words both = Words{} + a;
     sum += reinterpret_cast<Floats>(both << 16) * reinterpret_cast<Floats>(b << 16);
-    return sum + reinterpret_cast<Floats>(both & 0xffff0000) *
-                     reinterpret_cast<Floats>(b & 0xffff0000);
+    return sum +
+           reinterpret_cast<Floats>(both & 0xffff0000) * reinterpret_cast<Floats>(b & 0xffff0000);
 #endif
   }
 };
@@ -93,7 +93,8 @@ struct Accumulators {
         for (int j = 0; j < vectors; ++j) store(c[i] + j * kWidth, sums[i][j]);
       return;
     }
-    // The lanes behind the live ones belong to a neighbour: the last vector overlaps the one before.
+    // The lanes behind the live ones belong to a neighbour: the last vector overlaps the one
+    // before.
     Sum row[vectors * kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
