@@ -10,6 +10,7 @@
 
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
+#include "backends/simd/run_parts.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
 
@@ -48,7 +49,7 @@ class DataPlan : public Plan {
     int64_t first, channels, units;
     int64_t weights;  // offset of its packed weights, for one lane
     // By phase and by vectors of the block: [phase * (kMaxVectors + 1) + vectors]
-    std::vector<std::vector<Run>> runs;
+    std::vector<RunParts> runs;
   };
 
   // A range of the blocks of one group.
@@ -57,7 +58,7 @@ class DataPlan : public Plan {
   };
 
   void choose_sizes();
-  std::vector<Run> runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
+  RunParts runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
                     void* packed) const;
@@ -243,23 +244,25 @@ void DataPlan::choose_sizes() {
   stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
-std::vector<Run> DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
-  std::vector<Run> runs;
+RunParts DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
+  RunParts runs;
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   int64_t b = 0;
+  const auto add = [&](int64_t a, int64_t steps) {
+    runs.add({a, b, steps}, 1, width);
+    b += steps * width;
+  };
   const int64_t taps = phase.axes[3]->sliding.taps;
   for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
     for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1) {
       const int64_t row =
           t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
       const int64_t a = row * packing_.strips[3].length * chunk.units;
-      if (taps == 1 || phase.footings[3].tap == 1) {
-        if (taps) runs.push_back({a, b, taps * chunk.units});
-        b += taps * chunk.units * width;
-        continue;
-      }
-      for (int64_t t2 = 0; t2 < taps; ++t2, b += chunk.units * width)
-        runs.push_back({a + t2 * phase.footings[3].tap * chunk.units, b, chunk.units});
+      if (taps == 1 || phase.footings[3].tap == 1)
+        add(a, taps * chunk.units);
+      else
+        for (int64_t t2 = 0; t2 < taps; ++t2)
+          add(a + t2 * phase.footings[3].tap * chunk.units, chunk.units);
     }
   return runs;
 }
@@ -352,18 +355,16 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
       for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
         const Block& block = blocks_[i];
         const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-        const std::vector<Run>& runs =
+        const RunParts& runs =
             chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)];
-        TileCall call{buffer,
-                      b,
-                      runs.data(),
-                      static_cast<int64_t>(runs.size()),
-                      c + (block.lane - part.lane) * unit(),
-                      staged_ ? width : std::min(width, out_channels_ - block.lane)};
-        if (&chunk != chunks_.data()) {
-          call.start = Start::accumulate;
-        } else if (bias) {
-          call.start = Start::bias;
+        TileCall call{};
+        call.a = buffer;
+        call.b = b;
+        call.c = c + (block.lane - part.lane) * unit();
+        call.live = staged_ ? width : std::min(width, out_channels_ - block.lane);
+        Start start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
+        if (bias && start == Start::zero) {
+          start = Start::bias;
           call.bias = bias + block.lane * unit();
         }
         const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
@@ -372,7 +373,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
           const int64_t rows = (pixels - pixel) / (tiles - tile);
           call.a_rows = a_rows + pixel;
           call.c_rows = c_rows + pixel;
-          arithmetic_.tiles.gathered[block.vectors][rows](call);
+          runs.call(arithmetic_.tiles.gathered[block.vectors][rows], call, start);
           pixel += rows;
         }
         b += phase.taps * chunk.units * width * unit();

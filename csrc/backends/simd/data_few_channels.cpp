@@ -8,6 +8,7 @@
 
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
+#include "backends/simd/run_parts.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
 
@@ -36,8 +37,8 @@ class FewChannelsPlan : public Plan {
   const int64_t in_units_;      // channels summed over, or pairs of them
   const PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
-  std::vector<std::vector<Run>> runs_;  // of every phase
-  bool complete_ = true;                // every result position belongs to a phase
+  std::vector<RunParts> runs_;  // of every phase
+  bool complete_ = true;        // every result position belongs to a phase
   Packing packing_;
   BoxGrid grid_;
   int max_vectors_;
@@ -70,14 +71,15 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
   phases_ = box_phases(axes_, packing_.strips);
   taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
   for (const BoxPhase& phase : phases_) {
-    std::vector<Run> runs;
+    RunParts runs;
     int64_t a = 0;
     for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
       for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
         for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2) {
           const int64_t row =
               t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
-          runs.push_back({a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_});
+          runs.add({a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_},
+                   out_channels_, plane_);
           a += in_units_ * out_channels_;
         }
     runs_.push_back(std::move(runs));
@@ -203,14 +205,11 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const Box
   call.a_step = out_channels_;
   call.b_step = plane_;
   call.c_row = stage_pitch_;
-  call.start = bias ? Start::accumulate : Start::zero;
   for (size_t index = 0; index < phases_.size(); ++index) {
     const BoxPhase& phase = phases_[index];
     const BoxRange windows = windows_of(box, phase);
     if (windows.empty()) continue;
     call.a = packed + phase.taps_before * in_units_ * out_channels_ * unit();
-    call.runs = runs_[index].data();
-    call.run_count = static_cast<int64_t>(runs_[index].size());
     for_each_row(windows, [&](const PerAxis<int64_t>& u) {
       const auto b_of = [&](int a) {
         return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
@@ -225,7 +224,8 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const Box
         call.b = b + done * unit();
         call.c = stage + done * unit();
         call.live = vectors * arithmetic_.lanes;
-        arithmetic_.tiles.adjacent[vectors][out_channels_](call);
+        runs_[index].call(arithmetic_.tiles.adjacent[vectors][out_channels_], call,
+                          bias ? Start::accumulate : Start::zero);
         done += call.live;
         left -= vectors;
       }

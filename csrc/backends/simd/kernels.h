@@ -20,8 +20,12 @@ struct Run {
 enum class Start : uint8_t {
   zero,
   bias,        // row-independent: `bias` holds one sum a lane
-  accumulate,  // go on from what the result holds
+  accumulate,  // zero, and what the result holds is added at the end: sums stay short and exact
 };
+
+// The most steps of one sum in float32. Longer ones are summed in parts, as a blocked gemm does:
+// the rounding error of a running sum grows with its length.
+inline constexpr int64_t kMaxSteps = 512;
 
 // A register tile: rows x (vectors * lanes) sums.
 //   c[i][j] = start + sum over runs r and steps k of  a[r.a + row(i) + k] * b[r.b + k * b_step + j]

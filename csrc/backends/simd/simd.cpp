@@ -59,8 +59,12 @@ Problem with_long_rows(Problem p) {
   return p;
 }
 
+// Below this a parallel region costs more (2 to 5 us) than a second thread saves.
+constexpr int64_t kSerialFlops = 500'000;
+
 Prepared prepare(const Problem& original, std::string_view target) {
-  const Problem problem = with_long_rows(original);
+  Problem problem = with_long_rows(original);
+  if (flops(problem) < kSerialFlops) problem.threads = 1;
   const simd::Arithmetic& chosen = arithmetic(target, problem.dtype);
   if (problem.wanted == Role::w) return {simd::weights_plan(problem, chosen), {}};
   const Geometry& g = problem.geometry;

@@ -43,32 +43,16 @@ struct Accumulators {
 
   Vector<Sum> sums[rows][vectors];
 
-  CONVTBW_INLINE void start(const TileCall& call, Sum* const (&c)[rows]) {
-    if (call.start == Start::accumulate && call.live < vectors * kWidth) {
-      // The lanes behind the live ones may lie beyond the result.
-      Sum row[vectors * kWidth] = {};
+  CONVTBW_INLINE void start(const TileCall& call) {
+    Vector<Sum> first[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j)
+      first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
+                                           : Vector<Sum>{};
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j < call.live; ++j) row[j] = c[i][j];
+    for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = load(row + j * kWidth);
-      }
-    } else if (call.start == Start::accumulate) {
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = load(c[i] + j * kWidth);
-    } else {
-      Vector<Sum> first[vectors];
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j)
-        first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
-                                             : Vector<Sum>{};
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
-    }
+      for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
   }
 
   // row(i): where row i of a begins, in units from `a`.
@@ -86,27 +70,31 @@ struct Accumulators {
   }
 
   CONVTBW_INLINE void finish(const TileCall& call, Sum* const (&c)[rows]) {
-    if (call.live == vectors * kWidth) {
+    if (call.live < vectors * kWidth) return finish_part(call, c);
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) store(c[i] + j * kWidth, sums[i][j]);
-      return;
-    }
-    // The lanes behind the live ones belong to a neighbour: the last vector overlaps the one
-    // before.
-    Sum row[vectors * kWidth];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) {
+    for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
       for (int j = 0; j < vectors; ++j) {
-        store(row + j * kWidth, sums[i][j]);
-        if ((j + 1) * kWidth <= call.live) store(c[i] + j * kWidth, sums[i][j]);
+        Vector<Sum> sum = sums[i][j];
+        if (call.start == Start::accumulate) sum += load(c[i] + j * kWidth);
+        store(c[i] + j * kWidth, sum);
       }
-      if (call.live >= kWidth)
+  }
+
+  // The lanes behind the live ones belong to a neighbour, or lie beyond the result.
+  CONVTBW_INLINE void finish_part(const TileCall& call, Sum* const (&c)[rows]) {
+    Sum row[vectors * kWidth];
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) store(row + j * kWidth, sums[i][j]);
+      if (call.start == Start::accumulate)
+        for (int64_t j = 0; j < call.live; ++j) row[j] += c[i][j];
+      int64_t j = 0;
+      for (; j + kWidth <= call.live; j += kWidth) store(c[i] + j, load(row + j));
+      if (call.live >= kWidth)  // overlapping the vector before
         store(c[i] + call.live - kWidth, load(row + call.live - kWidth));
       else
-        for (int64_t j = 0; j < call.live; ++j) c[i][j] = row[j];
+        for (; j < call.live; ++j) c[i][j] = row[j];
     }
   }
 };
@@ -123,7 +111,7 @@ void gathered_tile(const TileCall& call) {
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
 
   Accumulators<A, rows, vectors> tile;
-  tile.start(call, c);
+  tile.start(call);
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
@@ -146,7 +134,7 @@ void adjacent_tile(const TileCall& call) {
   const int64_t a_step = call.a_step, b_step = call.b_step;
 
   Accumulators<A, rows, vectors> tile;
-  tile.start(call, c);
+  tile.start(call);
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
