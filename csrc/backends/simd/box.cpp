@@ -198,8 +198,10 @@ void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy) {
   pack(last);
 }
 
-void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
-              int64_t panel_count, void* buffer) {
+namespace {
+
+void pack_rows(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+               int64_t panel_count, void* buffer) {
   const RowPacker packer(packing, box, panels, panel_count);
   const Tensor& tensor = packing.tensor;
   const int64_t bytes = element_bytes(tensor.dtype);
@@ -227,6 +229,28 @@ void pack_box(const Packing& packing, const void* data, const BoxRange& box, con
       });
     });
   });
+}
+
+}  // namespace
+
+void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+              int64_t panel_count, void* buffer) {
+  if (packing.tensor.channel == 1)
+    return pack_rows(packing, data, box, panels, panel_count, buffer);
+  // Channels first: all rows of few channels at a time. Rows of a plane follow each other in memory,
+  // planes often lie a multiple of the cache's size apart.
+  constexpr int64_t kPlanes = 16;
+  for (const Panel* panel = panels; panel != panels + panel_count; ++panel)
+    for (int64_t channel = 0, count; channel < panel->channels; channel += count) {
+      const int64_t left = panel->channels - channel;
+      count = left < 2 * kPlanes ? left : kPlanes;
+      Panel part = *panel;
+      part.first += channel;
+      part.channels = count;
+      part.offset += (packing.pairing == Pairing::channels ? channel / 2 : channel) * panel->channel;
+      if (count < left) part.zeros = 0;
+      pack_rows(packing, data, box, &part, 1, buffer);
+    }
 }
 
 }  // namespace convtbw::simd

@@ -11,7 +11,7 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// Rows that leave registers for the operands: 28 of 32 accumulators, or 12 of 16.
+// The most rows of tiles of 1, 2, 3 and 4 vectors: accumulators leave registers for the operands.
 constexpr int kRows[] = {CONVTBW_TILE_ROWS};
 
 template <class A, int vectors, int... row>

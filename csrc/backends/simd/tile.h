@@ -103,9 +103,6 @@ template <class A, int rows, int vectors>
 void gathered_tile(const TileCall& call) {
   using Unit = typename A::Unit;
   using Sum = typename A::Sum;
-  Sum* c[rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
   int64_t offsets[rows];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
@@ -121,6 +118,10 @@ void gathered_tile(const TileCall& call) {
       b += vectors * kLanes<Sum>;
     }
   }
+  // Only now: addresses that live across the loop take its registers.
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
   tile.finish(call, c);
 }
 
@@ -128,9 +129,6 @@ template <class A, int rows, int vectors>
 void adjacent_tile(const TileCall& call) {
   using Unit = typename A::Unit;
   using Sum = typename A::Sum;
-  Sum* c[rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
   const int64_t a_step = call.a_step, b_step = call.b_step;
 
   Accumulators<A, rows, vectors> tile;
@@ -144,6 +142,9 @@ void adjacent_tile(const TileCall& call) {
       b += b_step;
     }
   }
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
   tile.finish(call, c);
 }
 
