@@ -11,18 +11,20 @@ namespace convtbw::simd {
 
 class RunParts {
  public:
-  // a_step, b_step: from one step to the next.
-  void add(Run run, int64_t a_step, int64_t b_step) {
-    while (run.steps > 0) {
-      if (parts_.empty() || steps_ == kMaxSteps) {
+  // a_step, b_step: from one step to the next. Runs stay whole where they can: each end of a run
+  // costs the processor a wrong guess.
+  void add(const Run& run, int64_t a_step, int64_t b_step) {
+    const int64_t pieces = (run.steps + kMaxSteps - 1) / kMaxSteps;
+    for (int64_t piece = 0, done = 0; piece < pieces; ++piece) {
+      const int64_t steps = (run.steps - done) / (pieces - piece);
+      if (parts_.empty() || steps_ + steps > kMaxSteps) {
         parts_.push_back({static_cast<int64_t>(runs_.size()), 0});
         steps_ = 0;
       }
-      const int64_t steps = std::min(run.steps, kMaxSteps - steps_);
-      runs_.push_back({run.a, run.b, steps});
+      runs_.push_back({run.a + done * a_step, run.b + done * b_step, steps});
       ++parts_.back().count;
       steps_ += steps;
-      run = {run.a + steps * a_step, run.b + steps * b_step, run.steps - steps};
+      done += steps;
     }
   }
 
