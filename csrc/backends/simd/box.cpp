@@ -52,6 +52,10 @@ class RowPacker {
  private:
   // Positions t of a comb with from + t*from_step + shift inside the source.
   Range present(const Comb& comb, int64_t begin, int64_t length) const {
+    if (comb.from_step == 1) {  // without divisions
+      const int64_t first = std::clamp<int64_t>(-begin, 0, length);
+      return {first, std::clamp(tensor_.extent[3] - begin, first, length)};
+    }
     const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
     const int64_t end = floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1;
     return {first, std::clamp(end, first, length)};
@@ -87,6 +91,14 @@ class RowPacker {
 
   void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
     if (begin >= end) return;
+    if (panel.vector) {
+      Panel one = panel;
+      one.channels = panel.position;
+      one.zeros = one.vector = 0;
+      for (int64_t c = 0; c < panel.channels; c += panel.position, to += panel.vector * unit_)
+        clear(one, to, comb, begin, end);
+      return;
+    }
     const int64_t channels = units(panel) + panel.zeros;
     if (panel.channel == 1 && comb.to_step == 1 && panel.position == channels) {
       std::memset(to + (comb.to + begin) * channels * unit_, 0, (end - begin) * channels * unit_);
@@ -107,7 +119,7 @@ class RowPacker {
   void copy(const Panel& panel, const char* from, int64_t from_position, char* to,
             int64_t to_position, int64_t positions, Halves halves) const {
     Copy call{from, from_position, tensor_.channel, to, to_position, panel.channel,
-              positions, panel.channels, panel.zeros, halves,
+              positions, panel.channels, panel.zeros, panel.vector, halves,
               packing_.pair_step * tensor_.stride[3]};
     if (packing_.pairing == Pairing::channels) {
       call.columns = panel.channels / 2;

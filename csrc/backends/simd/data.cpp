@@ -7,10 +7,10 @@
 // with the taps that reach it; fprop has one phase. All phases share the buffer.
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "backends/simd/box.h"
+#include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
@@ -18,53 +18,6 @@
 namespace convtbw::simd {
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-
-// One phase of one axis, met by at least one tap: window u yields result position out + u*out_step,
-// for u in [begin, end); tap t is tap tap + t*tap_step of the weights.
-struct Phase {
-  Sliding sliding;
-  int64_t begin, end;
-  int64_t out, out_step;
-  int64_t tap, tap_step;
-};
-
-// Window u of all phases together covers result positions from out + u*step on.
-struct PhasedAxis {
-  int64_t windows;
-  int64_t out, step;
-  std::vector<Phase> phases;
-  bool complete;  // every position belongs to one of the phases; the others are zero
-};
-
-PhasedAxis fprop_axis(const Axis& a) {
-  return {a.y, 0, 1, {{{a.k, -a.pad, a.stride, a.dilation}, 0, a.y, 0, 1, 0, 1}}, true};
-}
-
-// h + pad = u*stride + phase meets y at u - (k*dilation - phase) / stride, for every tap k whose
-// k*dilation leaves the remainder `phase`. Descending k ascends in y.
-PhasedAxis dgrad_axis(const Axis& a) {
-  const int64_t s = a.stride, common = std::gcd(a.dilation, s), period = s / common;
-  // Windows are counted from the first that any phase has.
-  const int64_t first = floor_div(a.pad, s), last = floor_div(a.x - 1 + a.pad, s);
-  PhasedAxis axis{last - first + 1, first * s - a.pad, s, {}, false};
-  for (int64_t k = 0; k < std::min(a.k, period); ++k) {
-    const int64_t phase = k * a.dilation % s;
-    const int64_t begin = ceil_div(a.pad - phase, s), end = ceil_div(a.x + a.pad - phase, s);
-    if (begin >= end) continue;
-    const int64_t taps = (a.k - 1 - k) / period + 1, tap = k + (taps - 1) * period;
-    axis.phases.push_back({{taps, first - (tap * a.dilation - phase) / s, 1, a.dilation / common},
-                           begin - first,
-                           end - first,
-                           axis.out + phase,
-                           s,
-                           tap,
-                           -period});
-  }
-  axis.complete = static_cast<int64_t>(axis.phases.size()) == s;
-  return axis;
-}
 
 // Lanes [lane, lane + vectors * width) of the result's channels.
 struct Block {
@@ -84,21 +37,6 @@ std::vector<Block> blocks_of(int64_t channels, int lanes) {
     left -= vectors;
   }
   return blocks;
-}
-
-int64_t offset(const PerAxis<int64_t>& position, const PerAxis<int64_t>& stride) {
-  int64_t sum = 0;
-  for (int a = 0; a < kBoxRank; ++a) sum += position[a] * stride[a];
-  return sum;
-}
-
-// f(position) for the first position of every row of the last axis.
-template <class F>
-void for_each_row(const BoxRange& range, const F& f) {
-  PerAxis<int64_t> p = range.begin;
-  for (p[0] = range.begin[0]; p[0] < range.begin[0] + range.count[0]; ++p[0])
-    for (p[1] = range.begin[1]; p[1] < range.begin[1] + range.count[1]; ++p[1])
-      for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
 }
 
 class DataPlan : public Plan {
@@ -181,7 +119,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       blocks_(blocks_of(out_channels_, arithmetic.lanes)),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {},
                arithmetic.pairs ? Pairing::channels : Pairing::none} {
-  axes_[0] = {problem.geometry.batch, 0, 1, {{{}, 0, problem.geometry.batch, 0, 1, 0, 1}}, true};
+  axes_[0] = images_axis(problem.geometry.batch);
   for (int a = 0; a < kMaxRank; ++a)
     axes_[a + 1] = fprop_ ? fprop_axis(problem.geometry.axes[a]) : dgrad_axis(problem.geometry.axes[a]);
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;

@@ -5,6 +5,7 @@
 
 #include "backends/simd/copy.h"
 #include "backends/simd/kernels.h"
+#include "backends/simd/lanes.h"
 #include "backends/simd/tile.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -39,6 +40,9 @@ extern constinit const Arithmetic kPairs{
     "bf16 pairs", kLanes<float>, true, kTiles<Bfloat16Pairs>, {nullptr, copy_pairs},
     {nullptr, copy_elements_of<bfloat16, float>},
     {nullptr, copy_elements_of<float, bfloat16>},
+    nullptr,
+    {},
+    nullptr,
 };
 
 #endif
@@ -57,6 +61,9 @@ constinit const Arithmetic kF32{
      copy_elements_of<float16, float>, nullptr},
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
      copy_elements_of<float, float16>, nullptr},
+    lane_row<float>,
+    kLaneTaps<float>,
+    spread<float>,
 };
 
 constinit const Arithmetic kF64{
@@ -67,6 +74,9 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    lane_row<double>,
+    kLaneTaps<double>,
+    spread<double>,
 };
 
 }  // namespace
