@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h')
 SOURCES := $(filter csrc/%,$(CPP)) CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: run test build bench lint kernel-tests clean
+.PHONY: run test build bench call-overhead lint kernel-tests test-avx512 clean
 
 run: build            ## train an autoencoder on photographs, with convtbw and with torch alone
 	$(BIN)/python -m torch_ops.demo $(ARGS)
@@ -16,6 +16,14 @@ test: build           ## the test suite; ARGS="-k name" chooses
 bench: build          ## against torch and oneDNN; ARGS="--quick" for a first look, --help
 	$(BIN)/python -m torch_ops.bench $(ARGS)
 
+# Times the installed package; what is built here is the no-op and the clock in C++.
+call-overhead: build  ## what a call costs beside the arithmetic, against a no-op
+	$(BIN)/cmake -S . -B build/call-overhead -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=Release -DCONVTBW_CALL_OVERHEAD=ON -DCONVTBW_ONEDNN=OFF \
+	  -DCMAKE_PREFIX_PATH="$$($(BIN)/python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
+	$(BIN)/cmake --build build/call-overhead --target call_overhead
+	$(BIN)/python tests/call_overhead.py build/call-overhead/libcall_overhead.so
+
 build: $(VENV)/.built ## compile, and install into .venv as an editable package
 
 # Kernels without torch or Python, under AddressSanitizer and UndefinedBehaviorSanitizer.
@@ -25,6 +33,18 @@ kernel-tests: $(VENV)/.tools
 	  -DCONVTBW_SANITIZE=ON -DONEDNN_ROOT=$(abspath $(VENV))
 	$(BIN)/cmake --build build/kernel-tests
 	$(BIN)/ctest --test-dir build/kernel-tests --output-on-failure
+
+# The AVX-512 kernels, on a CPU that Bochs emulates if this one has no AVX-512, or if EMULATE=1.
+test-avx512: build/avx512/kernel_tests
+	tests/cpp/avx512.sh $< $(or $(ARGS),--target avx512 --quick)
+
+# Static, for the emulated machine has no shared libraries.
+build/avx512/kernel_tests: $(VENV)/.tools $(CPP) CMakeLists.txt
+	$(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=Release -DCONVTBW_WERROR=ON -DCONVTBW_KERNEL_TESTS=ON \
+	  -DCONVTBW_STATIC=ON -DCONVTBW_ONEDNN=OFF
+	$(BIN)/cmake --build $(@D)
+	touch $@
 
 lint: build           ## formatting and lint, as CI runs them
 	$(BIN)/ruff format --check .

@@ -110,6 +110,8 @@ TORCH_LIBRARY(convtbw_backends, m) {
   m.def("explain_begin() -> ()", &convtbw::explain_begin);
   m.def("explain_end() -> (str, str, str, str[], str[], int, int, str[], str, int)",
         &convtbw::explain_end);
+  m.def("set_benchmark(bool on) -> ()", &convtbw::set_benchmark);
+  m.def("benchmark() -> bool", &convtbw::benchmark);
   m.def("cache_info() -> int[]", &convtbw::cache_numbers);
   m.def("clear_cache() -> ()", &convtbw::clear_cache);
 }

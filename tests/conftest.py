@@ -1,4 +1,7 @@
-"""Fixtures: every test that takes `backend` runs once on each supported backend, forced."""
+"""Fixtures: every test that takes `backend` runs once on each supported backend, forced.
+
+With CONVTBW_BACKEND and CONVTBW_TARGET in the environment all tests run on what these force.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,21 @@ import torch
 
 import torch_ops
 
+FORCED = os.environ.get("CONVTBW_BACKEND")
+FORCED_TARGET = os.environ.get("CONVTBW_TARGET") or None
 
-@pytest.fixture(params=torch_ops.backends.supported(), ids=str)
+
+@pytest.fixture(params=[FORCED] if FORCED else torch_ops.backends.supported(), ids=str)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    with torch_ops.backends.use(request.param):
+    with torch_ops.backends.use(request.param, FORCED_TARGET):
         yield request.param
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if FORCED:
+        for item in items:
+            if item.get_closest_marker("unforced"):
+                item.add_marker(pytest.mark.skip(reason="CONVTBW_BACKEND forces a backend"))
 
 
 @pytest.fixture(autouse=True)

@@ -39,6 +39,18 @@ def run_forced(backend: str, fn: Callable[[], T], *, planned: bool = True) -> T 
     return result
 
 
+def supported_targets() -> list[str]:
+    """The targets of simd that this CPU can run: any other name makes `use` raise."""
+    runs = []
+    for target in torch_ops.backends.targets():
+        try:
+            with torch_ops.backends.use("simd", target):
+                runs.append(target)
+        except RuntimeError:
+            continue
+    return runs
+
+
 def summary() -> str:
     most = ", ".join(f"{reason} x {n}" for reason, n in reasons.most_common(8))
     return f"onednn ran {ran['onednn']} cases, declined {declined['onednn']} (reasons: {most})"

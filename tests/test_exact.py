@@ -79,19 +79,7 @@ def test_every_problem_on_the_backend_of_the_planners_choice(
     assert not found, report(found)
 
 
-def simd_targets() -> list[str]:
-    """The targets this CPU can run: any other name makes `use` raise."""
-    runs = []
-    for target in torch_ops.backends.targets() if "simd" in torch_ops.backends.supported() else []:
-        try:
-            with torch_ops.backends.use("simd", target):
-                runs.append(target)
-        except RuntimeError:
-            continue
-    return runs
-
-
-@pytest.mark.parametrize("target", simd_targets())
+@pytest.mark.parametrize("target", forcing.supported_targets())
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_problem_on_every_simd_target(dtype: torch.dtype, target: str) -> None:
     with torch_ops.backends.use("simd", target):

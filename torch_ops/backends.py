@@ -6,13 +6,21 @@ run on this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW
 for the whole process; :func:`use` forces one for a block of code on one thread.
 
 The choice is made when an operator runs, so it also holds for calls inside a compiled program.
+
+``backends.benchmark = True`` lets a clock choose, in the whole process: the first call of a problem
+runs every backend that accepts it up to ten times, but begins no further round after 50 ms
+(``reference`` runs only where no other accepts), and the fastest serves that problem from then on.
+``benchmark = False`` returns to the rules at once. The mode has no effect where a backend is
+forced, under ``torch.use_deterministic_algorithms(True)`` and in a forked process.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -62,12 +70,16 @@ class CacheInfo:
     misses: int
 
 
-def _refuse_tracing(function: str) -> None:
+def _untraceable(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"torch_ops.backends.{name} cannot be traced; put it around the compiled call"
+    )
+
+
+def _refuse_tracing(name: str) -> None:
     """A tracer would run these while it traces and leave their effect behind, or drop it."""
     if torch.compiler.is_compiling():
-        raise RuntimeError(
-            f"torch_ops.backends.{function} cannot be traced; put it around the compiled call"
-        )
+        raise _untraceable(name)
 
 
 def available() -> list[str]:
@@ -117,6 +129,30 @@ def last_used() -> str:
     return _native.last_used()
 
 
+class _Backends(ModuleType):
+    """This module, with an attribute that the operators read: whether a clock chooses."""
+
+    @property
+    def benchmark(self) -> bool:
+        """Whether the first call of a problem times the backends; of the process."""
+        return _native.benchmark()
+
+    @benchmark.setter
+    def benchmark(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise TypeError(f"torch_ops.backends.benchmark is {on!r}; expected True or False")
+        _refuse_tracing("benchmark")
+        # Dynamo does not trace assignments to modules: its own code makes them, after the graph.
+        dynamo = sys.modules.get("torch._dynamo.convert_frame")
+        if dynamo and sys._getframe(1).f_code in dynamo.output_codes:
+            raise _untraceable("benchmark")
+        _native.set_benchmark(on)
+
+
+benchmark: bool
+sys.modules[__name__].__class__ = _Backends
+
+
 def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
     """Plan a call without running it.
 
@@ -128,7 +164,8 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Returns:
         What would serve the call under the present conditions (forced backend, threads,
-        deterministic mode), and why each other backend would not.
+        deterministic mode), and why each other backend would not. In benchmark mode, with the times
+        that were measured; for a problem that was not called yet, what the rules would choose.
 
     Raises:
         RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).

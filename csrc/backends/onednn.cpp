@@ -21,9 +21,9 @@ namespace {
 
 using dnnl::memory;
 
-// A plan over this bound declines. Reorders and im2col buffers grow with the tensors; 1 GiB is what
-// oneDNN's own im2col kernels allow themselves.
-constexpr int64_t kWorkspaceBound = int64_t{1} << 30;
+// A plan over this bound declines: reorders and im2col buffers grow with the tensors, and a
+// gradient must not double what a training step needs.
+constexpr int64_t kWorkspaceBound = 16 << 20;
 
 // What keeping a plan costs, mostly generated code: resident memory grew by 80 KB a plan over 400
 // shapes of a 2-D transposed convolution (Zen 4, AVX-512).

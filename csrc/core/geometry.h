@@ -38,6 +38,8 @@ struct Range {
 // Rounds towards minus infinity, for a positive divisor. (C++ truncates, Python and SymInt floor.)
 constexpr int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
+
 // Positions j of y that tap k of the axis brings to positions h of x inside `h_range`, within [0,
 // y).
 constexpr Range incident(const Axis& axis, int64_t k, Range h_range) {

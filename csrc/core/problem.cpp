@@ -9,19 +9,20 @@ namespace {
 class Hasher {
  public:
   void add(int64_t value) {
-    // The 64-bit finaliser of MurmurHash3 on a running sum: cheap, and every input bit matters.
-    state_ += static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15;
-    state_ = (state_ ^ state_ >> 33) * 0xff51afd7ed558ccd;
-    state_ ^= state_ >> 29;
+    // A sum of products with a power of an odd number each. The products do not wait for each
+    // other: 16 ns a problem, where MurmurHash3's finaliser on a running state took 89 (Zen 4).
+    factor_ *= 0x9e3779b97f4a7c15;
+    sum_ += static_cast<uint64_t>(value) * factor_;
   }
   template <size_t n>
   void add(const std::array<int64_t, n>& values) {
     for (int64_t value : values) add(value);
   }
-  size_t result() const { return state_; }
+  // The high bits of the sum depend on all bits of the values, the low ones do not.
+  size_t result() const { return sum_ ^ sum_ >> 32; }
 
  private:
-  uint64_t state_ = 0;
+  uint64_t factor_ = 1, sum_ = 0;
 };
 
 }  // namespace
@@ -44,6 +45,17 @@ size_t hash(const Problem& p) {
              int64_t{p.bias} << 16 | int64_t{p.deterministic} << 17 | int64_t{p.forked} << 18 |
              int64_t{p.threads} << 32);
   return hasher.result();
+}
+
+int64_t result_bytes(const Problem& p) {
+  const Geometry& g = p.geometry;
+  int64_t elements = g.groups;
+  if (p.wanted != Role::w) elements *= g.batch;
+  if (p.wanted != Role::x) elements *= g.y_channels;
+  if (p.wanted != Role::y) elements *= g.x_channels;
+  for (const Axis& axis : g.axes)
+    elements *= p.wanted == Role::x ? axis.x : p.wanted == Role::w ? axis.k : axis.y;
+  return elements * element_bytes(p.dtype);
 }
 
 int64_t flops(const Problem& p) {

@@ -50,6 +50,9 @@ struct Operands {
 
 size_t hash(const Problem& problem);
 
+// What the wanted role occupies: it is allocated for the call, and so dense.
+int64_t result_bytes(const Problem& problem);
+
 // Multiply-adds of all taps, absent ones included, times two: the customary count. Saturates.
 int64_t flops(const Problem& problem);
 

@@ -15,6 +15,7 @@ struct CacheKey {
   Problem problem;
   const Backend* forced;    // nullptr: none
   std::string_view target;  // of a Target, so that it outlives the key
+  bool timed;               // chosen by time, not by the rules
 
   bool operator==(const CacheKey&) const = default;
 };
@@ -22,7 +23,7 @@ struct CacheKey {
 struct CacheKeyHash {
   size_t operator()(const CacheKey& key) const {
     return hash(key.problem) ^ std::hash<const void*>()(key.forced) ^
-           std::hash<std::string_view>()(key.target);
+           std::hash<std::string_view>()(key.target) ^ static_cast<size_t>(key.timed);
   }
 };
 

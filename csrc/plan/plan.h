@@ -1,6 +1,6 @@
 // From a problem to a plan: the first backend in order of preference that does not decline, or the
 // one that is forced. A pure function of the problem, the machine and what is forced; remembered in
-// a bounded cache.
+// a bounded cache. In benchmark mode instead the one that a clock found fastest.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,21 @@ struct Choice {
   std::vector<std::pair<std::string, std::string>> declined;  // every other backend, and why
 };
 
-// Throws, with `op` in the message, when a forced backend declines.
+// What would serve a call. In benchmark mode, for a problem that was not timed yet: what the rules
+// say. Throws, with `op` in the message, when a forced backend declines.
 std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op);
 
-// All backends in order of preference.
+// Serves a call: chooses and runs. Throws as `choose` does.
+std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,
+                                      const Operands& operands);
+
+// Benchmark mode, of the process: the first call of a problem times the backends that accept it and
+// the fastest serves that problem from then on. Without effect where a backend is forced, in
+// deterministic mode and in a forked child.
+void set_benchmark(bool on);
+bool benchmark();
+
+// All backends, in order of preference where nothing else is known.
 const std::vector<const Backend*>& backends();
 
 // Names of those that run on this machine.

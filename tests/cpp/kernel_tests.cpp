@@ -1,15 +1,21 @@
 // Kernels against naive sums of integers, without torch or Python, so that sanitizers and emulators
 // can run them. Small integers make every partial sum exact: any order of summation must agree.
+//   kernel_tests [--backend NAME] [--target NAME] [--quick]
+// A name chooses what runs, and then contractions alone run. --quick, for emulators, runs the large
+// shapes in one dtype and layout instead of all.
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 #include "core/parallel.h"
 #include "plan/backend.h"
+#include "plan/timing.h"
 
 namespace convtbw {
 namespace {
@@ -103,6 +109,19 @@ void test_problem_key() {
   differs([](Problem& p) { p.forked = true; }, "forked");
 }
 
+void test_result_bytes() {
+  Problem p;
+  p.geometry = {5, 7, 11, 13, 2, {}};
+  p.geometry.axes[2] = {17, 3, 19};
+  p.dtype = Dtype::bf16;
+  p.wanted = Role::x;
+  expect(result_bytes(p) == 2 * 5 * 7 * 11 * 17, "bytes of x");
+  p.wanted = Role::w;
+  expect(result_bytes(p) == 2 * 7 * 11 * 13 * 3, "bytes of w");
+  p.wanted = Role::y;
+  expect(result_bytes(p) == 2 * 5 * 7 * 13 * 19, "bytes of y");
+}
+
 void test_parallel() {
   std::vector<int> seen(1000);
   parallel_for(4, 1000, [&](int64_t i) { ++seen[i]; });
@@ -116,6 +135,44 @@ void test_parallel() {
     caught = true;
   }
   expect(caught, "parallel_for rethrows");
+}
+
+// ---- benchmark mode ----------------------------------------------------------------------------
+
+// Sleeps, and writes its name.
+class SleepingPlan : public Plan {
+ public:
+  SleepingPlan(char name, int milliseconds) : name_(name), duration_(milliseconds) {}
+  void run(const Operands& operands) const override {
+    std::this_thread::sleep_for(duration_);
+    *static_cast<char*>(operands.data.y) = name_;
+    ++runs;
+  }
+  mutable int runs = 0;
+
+ private:
+  const char name_;
+  const std::chrono::milliseconds duration_;
+};
+
+void test_timing() {
+  for (const bool fast_first : {true, false})
+    for (const int milliseconds : {2, 200}) {
+      const SleepingPlan fast('f', 0), slow('s', milliseconds);
+      char result = 0;
+      Operands operands;
+      operands.data.y = &result;
+      std::vector<const Plan*> plans{&fast, &slow};
+      if (!fast_first) std::swap(plans[0], plans[1]);
+      const Timing timing = time_plans(plans, operands);
+      expect(plans[timing.fastest] == &fast, "the fastest plan wins");
+      expect(timing.seconds[1 - timing.fastest] >= 1e-3 * milliseconds, "the loser's time is told");
+      expect(result == 'f', "the result is the winner's");
+      if (milliseconds == 200)
+        expect(slow.runs == 1 && fast.runs == 1 + fast_first, "slow plans run once");
+      else
+        expect(slow.runs > 1, "short runs are repeated");
+    }
 }
 
 // ---- contractions ------------------------------------------------------------------------------
@@ -171,6 +228,16 @@ std::vector<Shape> shapes() {
        2,
        {{7, 2, 5, 1, 0, 2}, {5, 3, 4, 1, 0, 1}, {4, 3, 3, 2, 2, 1}}},
   };
+}
+
+// Multiply-adds, absent taps included, of a shape that is large for --quick. In Bochs the reference
+// takes 11 s for the others, and 90 s for all variants of the one shape that is large.
+constexpr int64_t kLarge = 200'000;
+
+int64_t terms(const Shape& shape) {
+  int64_t terms = shape.batch * shape.groups * shape.x_channels * shape.y_channels;
+  for (const Axis& axis : shape.axes) terms *= axis.k * axis.y;
+  return terms;
 }
 
 Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last) {
@@ -257,9 +324,14 @@ void for_each_term(const Problem& p, const F& f) {
                     }
 }
 
+std::string full_name(const Backend& backend, std::string_view target) {
+  return std::string(backend.name) + (target.empty() ? "" : "/") + std::string(target);
+}
+
 // Returns whether the backend ran.
-bool test_contraction(const Backend& backend, const Shape& shape, const Problem& p) {
-  const Prepared prepared = backend.prepare(p, {});
+bool test_contraction(const Backend& backend, std::string_view target, const Shape& shape,
+                      const Problem& p) {
+  const Prepared prepared = backend.prepare(p, target);
   if (!prepared.plan) {
     expect(!prepared.declined.empty(), "a decline has a reason");
     return false;
@@ -303,7 +375,7 @@ bool test_contraction(const Backend& backend, const Shape& shape, const Problem&
     for (size_t i = 0; i < zone; ++i)
       inside &= to_double(result[i]) == 7 && to_double(result[zone + size + i]) == 7;
   });
-  const std::string what = std::string(backend.name) + " " + prepared.plan->kernel + " " +
+  const std::string what = full_name(backend, target) + " " + prepared.plan->kernel + " " +
                            contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " +
                            shape.why;
   expect(equal, what);
@@ -311,41 +383,101 @@ bool test_contraction(const Backend& backend, const Shape& shape, const Problem&
   return true;
 }
 
-void test_backend(const Backend& backend, bool may_decline) {
+// What the command line chooses; empty: everything that this CPU supports.
+struct Chosen {
+  std::string backend, target;
+  bool quick = false;
+};
+
+void test_target(const Backend& backend, std::string_view target, bool quick) {
   int ran = 0, declined = 0;
   for (const Shape& shape : shapes())
     for (const Role wanted : {Role::x, Role::w, Role::y})
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64})
-        for (const bool channels_last : {false, true})
-          ++(test_contraction(backend, shape, problem_of(shape, wanted, dtype, channels_last))
-                 ? ran
-                 : declined);
-  std::printf("%s: %d contractions ran, %d declined\n", std::string(backend.name).c_str(), ran,
-              declined);
-  expect(ran > 0, "the backend ran");
-  expect(may_decline || declined == 0, "the reference accepts everything");
+        for (const bool channels_last : {false, true}) {
+          if (quick && terms(shape) > kLarge && !(dtype == Dtype::f32 && channels_last)) continue;
+          const Problem problem = problem_of(shape, wanted, dtype, channels_last);
+          ++(test_contraction(backend, target, shape, problem) ? ran : declined);
+        }
+  const std::string name = full_name(backend, target);
+  std::printf("%s: %d contractions ran, %d declined\n", name.c_str(), ran, declined);
+  expect(ran > 0, name + " ran");
+  expect(&backend != &kReferenceBackend || declined == 0, "the reference accepts everything");
+}
+
+// Throws if nothing of what was chosen exists and runs on this CPU.
+void test_backends(const std::vector<const Backend*>& backends, const Chosen& chosen) {
+  std::string existing;
+  bool ran = false;
+  for (const Backend* backend : backends) {
+    std::vector<Target> targets = backend->targets;
+    if (targets.empty()) targets.push_back({"", [] { return true; }});
+    for (const Target& target : targets) {
+      const std::string name = full_name(*backend, target.name);
+      existing += " " + name;
+      if (!chosen.backend.empty() && chosen.backend != backend->name) continue;
+      if (!chosen.target.empty() && chosen.target != target.name) continue;
+      std::string reason = backend->why_unsupported();
+      if (reason.empty() && !target.supported()) reason = "this CPU lacks its instructions";
+      if (reason.empty()) {
+        test_target(*backend, target.name, chosen.quick);
+        ran = true;
+      } else {
+        std::printf("%s: not supported here: %s\n", name.c_str(), reason.c_str());
+      }
+    }
+  }
+  if (!ran)
+    throw std::runtime_error("nothing ran of backend '" + chosen.backend + "' and target '" +
+                             chosen.target + "' (empty: any); there are:" + existing);
+}
+
+Chosen parse(const std::vector<std::string>& arguments) {
+  Chosen chosen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const bool takes_name = argument == "--backend" || argument == "--target";
+    if (argument == "--quick")
+      chosen.quick = true;
+    else if (takes_name && i + 1 < arguments.size())
+      (argument == "--backend" ? chosen.backend : chosen.target) = arguments[++i];
+    else
+      throw std::runtime_error("bad argument '" + argument +
+                               "'; there are: --backend NAME, --target NAME, --quick");
+  }
+  return chosen;
+}
+
+void run(const Chosen& chosen) {
+  if (chosen.backend.empty() && chosen.target.empty()) {
+    test_conversions<bfloat16>("bfloat16");
+    test_conversions<float16>("float16");
+    test_incidence();
+    test_problem_key();
+    test_result_bytes();
+    test_timing();
+    test_parallel();
+  }
+  std::vector<const Backend*> backends{&kSimdBackend, &kReferenceBackend};
+#ifdef CONVTBW_ONEDNN_LIBRARY
+  void* const library = dlopen(CONVTBW_ONEDNN_LIBRARY, RTLD_NOW);
+  if (!library) throw std::runtime_error(dlerror());
+  using Entry = const Backend* (*)();
+  backends.push_back(reinterpret_cast<Entry>(dlsym(library, "convtbw_onednn_backend"))());
+#endif
+  test_backends(backends, chosen);
 }
 
 }  // namespace
 }  // namespace convtbw
 
-int main() {
+int main(int argc, char** argv) {
   using namespace convtbw;
-  test_conversions<bfloat16>("bfloat16");
-  test_conversions<float16>("float16");
-  test_incidence();
-  test_problem_key();
-  test_parallel();
-  test_backend(kReferenceBackend, false);
-#ifdef CONVTBW_ONEDNN_LIBRARY
-  void* const library = dlopen(CONVTBW_ONEDNN_LIBRARY, RTLD_NOW);
-  expect(library != nullptr, "oneDNN's library opens");
-  if (library) {
-    using Entry = const Backend* (*)();
-    const auto entry = reinterpret_cast<Entry>(dlsym(library, "convtbw_onednn_backend"));
-    test_backend(*entry(), true);
+  try {
+    run(parse({argv + 1, argv + argc}));
+  } catch (const std::exception& error) {
+    expect(false, error.what());
   }
-#endif
   std::printf(failures ? "%d checks failed\n" : "kernel tests passed\n", failures);
   return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }

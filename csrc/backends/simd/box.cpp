@@ -17,13 +17,13 @@ Tensor tensor(const Problem& p, const DataStrides& strides, int64_t Axis::* exte
   return t;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-
 // One row of a box: a source row, or nothing but zeros.
 class RowPacker {
  public:
-  RowPacker(const Packing& packing, const BoxRange& box)
+  RowPacker(const Packing& packing, const BoxRange& box, const Panel* panels, int64_t panel_count)
       : packing_(packing),
+        panels_(panels),
+        panel_count_(panel_count),
         strip_(packing.strips[3]),
         tensor_(packing.tensor),
         bytes_(element_bytes(packing.tensor.dtype)),
@@ -32,19 +32,20 @@ class RowPacker {
         first_(box.begin[3] * packing.strips[3].stride),
         windows_(box.count[3]) {}
 
-  void zero(const Panel& panel, char* to) const {
-    for (const Comb& comb : strip_.combs) clear(panel, to, comb, 0, comb.length(windows_));
+  void zero(char* buffer, int64_t row) const {
+    for (const Comb& comb : strip_.combs) clear(buffer, row, comb, 0, comb.length(windows_));
     if (packing_.last_window)
-      clear(panel, to, *packing_.last_window, 0, packing_.last_window->extra + 1);
+      clear(buffer, row, *packing_.last_window, 0, packing_.last_window->extra + 1);
   }
 
-  // `from`: position 0 of the source row.
-  void pack(const Panel& panel, const char* from, char* to) const {
+  // `from`: position 0 of the source row, first channel; `to`: position 0 of the buffer's row in a
+  // panel without offset.
+  void pack(const char* from, char* buffer, int64_t row) const {
     for (const Comb& comb : strip_.combs)
-      pack(panel, from, to, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
+      pack(from, buffer, row, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
     if (packing_.last_window && windows_ % 2) {
       const Comb& comb = *packing_.last_window;
-      pack(panel, from, to, comb, first_ + (windows_ - 1) * strip_.stride + comb.from,
+      pack(from, buffer, row, comb, first_ + (windows_ - 1) * strip_.stride + comb.from,
            comb.extra + 1, std::numeric_limits<int64_t>::max() / 2);
     }
   }
@@ -63,48 +64,67 @@ class RowPacker {
 
   // `begin`: the source position of the comb's first position; `pair_step`: beyond the source where
   // there are no second elements.
-  void pack(const Panel& panel, const char* from, char* to, const Comb& comb, int64_t begin,
+  void pack(const char* from, char* buffer, int64_t row, const Comb& comb, int64_t begin,
             int64_t length, int64_t pair_step) const {
     const auto part = [&](int64_t first, int64_t end, Halves halves) {
       if (first >= end) return;
-      copy(panel, from + (begin + first * comb.from_step) * tensor_.stride[3] * bytes_,
-           comb.from_step * tensor_.stride[3],
-           to + (comb.to + first * comb.to_step) * panel.position * unit_,
-           comb.to_step * panel.position, end - first, halves);
+      for (const Panel* panel = panels_; panel != panels_ + panel_count_;) {
+        const int64_t alike = equal_panels(panel);
+        copy(*panel, alike,
+             from + ((begin + first * comb.from_step) * tensor_.stride[3] +
+                     panel->first * tensor_.channel) *
+                        bytes_,
+             comb.from_step * tensor_.stride[3],
+             row_of(*panel, buffer, row) +
+                 (comb.to + first * comb.to_step) * panel->position * unit_,
+             comb.to_step * panel->position, end - first, halves);
+        panel += alike;
+      }
     };
     const Range here = present(comb, begin, length);
     if (packing_.pairing != Pairing::positions) {
-      clear(panel, to, comb, 0, here.begin);
+      clear(buffer, row, comb, 0, here.begin);
       part(here.begin, here.end, Halves::both);
-      clear(panel, to, comb, here.end, length);
+      clear(buffer, row, comb, here.end, length);
       return;
     }
     // Second elements begin and end to be there before the first ones do.
     const Range second = present(comb, begin + pair_step, length);
     const int64_t begin_both = std::max(here.begin, second.begin);
     const int64_t end_both = std::max(begin_both, std::min(here.end, second.end));
-    clear(panel, to, comb, 0, length);
+    clear(buffer, row, comb, 0, length);
     part(second.begin, std::min(second.end, here.begin), Halves::second);
     part(begin_both, std::min(end_both, here.end), Halves::both);
     part(std::max(here.begin, second.end), here.end, Halves::first);
   }
 
-  void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
+  // How many panels, from this one on, differ by their place alone.
+  int64_t equal_panels(const Panel* panel) const {
+    int64_t count = 1;
+    while (panel + count != panels_ + panel_count_ && panel[count].channels == panel->channels &&
+           panel[count].position == panel->position)
+      ++count;
+    return count;
+  }
+
+  char* row_of(const Panel& panel, char* buffer, int64_t row) const {
+    return buffer + (panel.offset + row * panel.row) * unit_;
+  }
+
+  void clear(char* buffer, int64_t row, const Comb& comb, int64_t begin, int64_t end) const {
     if (begin >= end) return;
-    if (panel.vector) {
-      Panel one = panel;
-      one.channels = panel.position;
-      one.zeros = one.vector = 0;
-      for (int64_t c = 0; c < panel.channels; c += panel.position, to += panel.vector * unit_)
-        clear(one, to, comb, begin, end);
-      return;
-    }
+    for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
+      clear(*panel, row_of(*panel, buffer, row), comb, begin, end);
+  }
+
+  void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
     const int64_t channels = units(panel) + panel.zeros;
     if (panel.channel == 1 && comb.to_step == 1 && panel.position == channels) {
       std::memset(to + (comb.to + begin) * channels * unit_, 0, (end - begin) * channels * unit_);
     } else if (panel.channel == 1) {
       for (int64_t t = begin; t < end; ++t)
-        std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0, channels * unit_);
+        std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0,
+                    channels * unit_);
     } else {
       // Lanes are over windows: positions are neighbours.
       for (int64_t c = 0; c < channels; ++c)
@@ -116,10 +136,21 @@ class RowPacker {
     return packing_.pairing == Pairing::channels ? (panel.channels + 1) / 2 : panel.channels;
   }
 
-  void copy(const Panel& panel, const char* from, int64_t from_position, char* to,
+  void copy(const Panel& panel, int64_t panels, const char* from, int64_t from_position, char* to,
             int64_t to_position, int64_t positions, Halves halves) const {
-    Copy call{from, from_position, tensor_.channel, to, to_position, panel.channel,
-              positions, panel.channels, panel.zeros, panel.vector, halves,
+    Copy call{from,
+              from_position,
+              tensor_.channel,
+              to,
+              to_position,
+              panel.channel,
+              positions,
+              panel.channels,
+              panel.zeros,
+              panels,
+              panel.channels * tensor_.channel,
+              panels > 1 ? (&panel)[1].offset - panel.offset : 0,
+              halves,
               packing_.pair_step * tensor_.stride[3]};
     if (packing_.pairing == Pairing::channels) {
       call.columns = panel.channels / 2;
@@ -139,6 +170,8 @@ class RowPacker {
   }
 
   const Packing& packing_;
+  const Panel* const panels_;
+  const int64_t panel_count_;
   const Strip& strip_;
   const Tensor& tensor_;
   const int64_t bytes_, unit_;
@@ -151,11 +184,31 @@ class RowPacker {
 Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
 Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
 
-void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
-              int64_t panel_count, void* buffer) {
-  const RowPacker packer(packing, box);
+void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy) {
+  const CopyFunction pack = arithmetic.pack[static_cast<int>(dtype)];
+  if (!arithmetic.pairs) return pack(copy);
+  Copy last = copy;
+  const bool odd = copy.rows % 2;
+  copy.rows /= 2;
+  copy.second = copy.from_row;
+  copy.from_row *= 2;
+  if (copy.rows) pack(copy);
+  if (!odd) return;
+  last.from =
+      static_cast<const char*>(copy.from) + copy.rows * copy.from_row * element_bytes(dtype);
+  last.to = static_cast<char*>(copy.to) + copy.rows * copy.to_row * 4;
+  last.rows = 1;
+  last.halves = Halves::first;
+  pack(last);
+}
+
+namespace {
+
+void pack_rows(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+               int64_t panel_count, void* buffer) {
+  const RowPacker packer(packing, box, panels, panel_count);
   const Tensor& tensor = packing.tensor;
-  const int64_t bytes = element_bytes(tensor.dtype), unit = tensor.dtype == Dtype::f64 ? 8 : 4;
+  const int64_t bytes = element_bytes(tensor.dtype);
   // f(buffer position, source position or -1 where it is absent)
   const auto positions = [&](int a, auto f) {
     const Strip& strip = packing.strips[a];
@@ -168,25 +221,43 @@ void pack_box(const Packing& packing, const void* data, const BoxRange& box, con
   positions(0, [&](int64_t to0, int64_t from0) {
     positions(1, [&](int64_t to1, int64_t from1) {
       positions(2, [&](int64_t to2, int64_t from2) {
-        const int64_t row =
-            (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
+        const int64_t row = (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
         const bool present = from0 >= 0 && from1 >= 0 && from2 >= 0;
-        const char* const from = static_cast<const char*>(data) +
-                                 (present ? from0 * tensor.stride[0] + from1 * tensor.stride[1] +
-                                                from2 * tensor.stride[2]
-                                          : 0) *
-                                     bytes;
-        for (const Panel* panel = panels; panel != panels + panel_count; ++panel) {
-          char* const to =
-              static_cast<char*>(buffer) + (panel->offset + row * panel->row) * unit;
-          if (present)
-            packer.pack(*panel, from + panel->first * tensor.channel * bytes, to);
-          else
-            packer.zero(*panel, to);
-        }
+        const int64_t offset =
+            from0 * tensor.stride[0] + from1 * tensor.stride[1] + from2 * tensor.stride[2];
+        if (present)
+          packer.pack(static_cast<const char*>(data) + offset * bytes, static_cast<char*>(buffer),
+                      row);
+        else
+          packer.zero(static_cast<char*>(buffer), row);
       });
     });
   });
+}
+
+}  // namespace
+
+void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
+              int64_t panel_count, void* buffer) {
+  // Planes of few pixels fit in the cache together, and their rows are too short for a call each.
+  constexpr int64_t kSmallPlane = 28 * 28;
+  const Tensor& tensor = packing.tensor;
+  if (tensor.channel == 1 || tensor.extent[2] * tensor.extent[3] <= kSmallPlane)
+    return pack_rows(packing, data, box, panels, panel_count, buffer);
+  // Channels first: all rows of few channels at a time. Rows of a plane follow each other in memory,
+  // planes often lie a multiple of the cache's size apart.
+  constexpr int64_t kPlanes = 16;
+  for (const Panel* panel = panels; panel != panels + panel_count; ++panel)
+    for (int64_t channel = 0, count; channel < panel->channels; channel += count) {
+      const int64_t left = panel->channels - channel;
+      count = left < 2 * kPlanes ? left : kPlanes;
+      Panel part = *panel;
+      part.first += channel;
+      part.channels = count;
+      part.offset += (packing.pairing == Pairing::channels ? channel / 2 : channel) * panel->channel;
+      if (count < left) part.zeros = 0;
+      pack_rows(packing, data, box, &part, 1, buffer);
+    }
 }
 
 }  // namespace convtbw::simd

@@ -22,7 +22,7 @@ using PerAxis = std::array<T, kBoxRank>;
 struct BoxRange {
   PerAxis<int64_t> begin, count;
 
-  int64_t size() const { return count[0] * count[1] * count[2] * count[3]; }
+  bool empty() const { return std::min({count[0], count[1], count[2], count[3]}) < 1; }
 };
 
 // A data tensor; extents and strides include the images.
@@ -56,21 +56,6 @@ struct BoxGrid {
   }
 };
 
-inline int64_t offset(const PerAxis<int64_t>& position, const PerAxis<int64_t>& stride) {
-  int64_t sum = 0;
-  for (int a = 0; a < kBoxRank; ++a) sum += position[a] * stride[a];
-  return sum;
-}
-
-// f(position) for the first position of every row of the last axis.
-template <class F>
-void for_each_row(const BoxRange& range, const F& f) {
-  PerAxis<int64_t> p = range.begin;
-  for (p[0] = range.begin[0]; p[0] < range.begin[0] + range.count[0]; ++p[0])
-    for (p[1] = range.begin[1]; p[1] < range.begin[1] + range.count[1]; ++p[1])
-      for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
-}
-
 // What the two elements of a bfloat16 pair are: neighbouring channels, or the same channel at two
 // positions that are multiplied in turn.
 enum class Pairing : uint8_t { none, channels, positions };
@@ -81,9 +66,6 @@ struct Panel {
   int64_t first, channels;
   int64_t offset, row, position, channel;
   int64_t zeros = 0;  // units behind the channels that are to be zero
-  // If not 0, channels are cut into vectors, so far apart: positions are as wide as one (channel is
-  // 1, and zeros fill the last one).
-  int64_t vector = 0;
 };
 
 // Where the rows of a box begin is data-independent, so panels and strips are a plan's.
@@ -98,6 +80,10 @@ struct Packing {
   int64_t pair_step = 0;
   std::optional<Comb> last_window = std::nullopt;
 };
+
+// Packs a matrix of weights whose rows are the channels that are summed over; where the arithmetic
+// works on pairs, on pairs of rows.
+void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy);
 
 // `data` points to the first channel of the group.
 void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,

@@ -8,8 +8,8 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count` of
-// them and reads nothing beyond.
+// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count`
+// of them and reads nothing beyond, `gather` as many that lie `stride` elements apart.
 template <class Element>
 struct Elements {
   using Unit = std::conditional_t<std::is_same_v<Element, double>, double, float>;
@@ -19,9 +19,10 @@ struct Elements {
 
   CONVTBW_INLINE Elements at(int64_t offset) const { return {p + offset}; }
   CONVTBW_INLINE Vector<Unit> all() const { return load(p); }
-  CONVTBW_INLINE Vector<Unit> some(int64_t count) const {
+  CONVTBW_INLINE Vector<Unit> some(int64_t count) const { return gather(1, count); }
+  CONVTBW_INLINE Vector<Unit> gather(int64_t stride, int64_t count) const {
     Element few[kLanes<Unit>] = {};
-    for (int64_t i = 0; i < count; ++i) few[i] = p[i];
+    for (int64_t i = 0; i < count; ++i) few[i] = p[i * stride];
     return load(few);
   }
 };
@@ -41,11 +42,13 @@ struct SplitPairs {
     if constexpr (halves == Halves::second) return widen(&p[second].bits) << 16;
     return widen(&p->bits) | widen(&p[second].bits) << 16;
   }
-  CONVTBW_INLINE Words some(int64_t count) const {
+  CONVTBW_INLINE Words some(int64_t count) const { return gather(1, count); }
+  CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};
     for (int64_t i = 0; i < count; ++i) {
-      if (halves != Halves::second) few[i] = p[i].bits;
-      if (halves != Halves::first) few[i] |= static_cast<uint32_t>(p[second + i].bits) << 16;
+      const bfloat16* const pair = p + i * stride;
+      if (halves != Halves::second) few[i] = pair->bits;
+      if (halves != Halves::first) few[i] |= static_cast<uint32_t>(pair[second].bits) << 16;
     }
     return load(few);
   }
@@ -60,27 +63,16 @@ struct AdjacentPairs {
 
   CONVTBW_INLINE AdjacentPairs at(int64_t offset) const { return {p + offset}; }
   CONVTBW_INLINE Words all() const { return *reinterpret_cast<const Words*>(p); }
-  CONVTBW_INLINE Words some(int64_t count) const {
+  CONVTBW_INLINE Words some(int64_t count) const { return gather(2, count); }
+  CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};
     for (int64_t i = 0; i < count; ++i)
-      few[i] = p[2 * i].bits | static_cast<uint32_t>(p[2 * i + 1].bits) << 16;
+      few[i] = p[i * stride].bits | static_cast<uint32_t>(p[i * stride + 1].bits) << 16;
     return load(few);
   }
 };
 
-template <class V, int... lane>
-constexpr V iota(std::integer_sequence<int, lane...>) {
-  return V{lane...};
-}
-
-// Zeros in the lanes behind the first `count`.
-template <class V>
-CONVTBW_INLINE V first_lanes(V v, int64_t count) {
-  constexpr int n = sizeof(V) / sizeof(v[0]);
-  using Mask = decltype(v == v);
-  const Mask lane = iota<Mask>(std::make_integer_sequence<int, n>());
-  return reinterpret_cast<V>(reinterpret_cast<Mask>(v) & (lane < static_cast<int>(count)));
-}
+CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <class To, class V>
 CONVTBW_INLINE void store_some(To* p, V v, int64_t count) {
@@ -94,122 +86,167 @@ CONVTBW_INLINE void clear(To* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = To{};
 }
 
+// Zeros in the lanes behind the first `count`.
+template <class V, int... lane>
+CONVTBW_INLINE V first_lanes(V v, int64_t count, std::integer_sequence<int, lane...>) {
+  using Mask = decltype(v == v);
+  const Mask first = Mask{lane...} < static_cast<int>(count);
+  return reinterpret_cast<V>(reinterpret_cast<Mask>(v) & first);
+}
+
+template <class From, class To>
+CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
+  constexpr int n = kLanes<typename From::Unit>;
+  int64_t column = 0;
+  for (; column + n <= c.columns; column += n)
+    store(to + column, from.at(column * From::kElements).all());
+  const int64_t rest = c.columns - column;
+  if (rest && column) {  // overlapping the vector before
+    store(to + c.columns - n, from.at((c.columns - n) * From::kElements).all());
+  } else if (rest) {
+    const auto last = from.at(column * From::kElements).some(rest);
+    if (rest + c.zeros >= n)
+      store(to + column, last);
+    else
+      store_some(to + column, last, rest);
+  }
+  if (c.zeros) clear(to + c.columns, c.zeros);
+}
+
 // Columns are contiguous on both sides.
 template <class From, class To>
 void copy_rows(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
-  const int64_t step = c.to_vector ? c.to_vector : n;
-  // What overlaps is copied twice: cheaper than single elements.
-  const bool overlap = !c.to_vector && c.columns > n;
   To* to = static_cast<To*>(c.to);
-  for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row) {
-    int64_t column = 0;
-    To* vector = to;
-    for (; column + n <= c.columns; column += n, vector += step)
-      store(vector, from.at(column * From::kElements).all());
-    const int64_t rest = c.columns - column;
-    if (rest && overlap) {
-      store(to + c.columns - n, from.at((c.columns - n) * From::kElements).all());
-    } else if (rest) {
-      // Up to the next row's end, all of the source's memory may be read.
-      const bool room = row + 1 < c.rows && c.from_row >= n * From::kElements;
-      const From at = from.at(column * From::kElements);
-      const auto last = room ? first_lanes(at.all(), rest) : at.some(rest);
-      if (rest + c.zeros >= n)
-        store(vector, last);
-      else
-        store_some(vector, last, rest);
-    }
-    if (c.zeros) clear(vector + rest, c.zeros);
+  if (c.columns == n && !c.zeros) {  // panels of one vector
+    for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
+      for (int64_t panel = 0; panel < c.panels; ++panel)
+        store(to + panel * c.to_panel, from.at(panel * c.from_panel).all());
+    return;
   }
+  if (c.columns < n && c.columns + c.zeros == n && c.panels == 1 &&
+      c.from_row >= n * From::kElements) {
+    // Less than a vector: up to the next row's end all of the source's memory may be read.
+    for (int64_t row = 1; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
+      store(to, first_lanes(from.all(), c.columns, std::make_integer_sequence<int, n>()));
+    return copy_row(c, from, to);
+  }
+  for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
+    for (int64_t panel = 0; panel < c.panels; ++panel)
+      copy_row(c, from.at(panel * c.from_panel), to + panel * c.to_panel);
 }
 
-// Rows are contiguous in the source, columns in the destination: square blocks are transposed in
-// registers.
+// A square block, or what is left of one, transposed in registers: rows are contiguous in the
+// source, columns in the destination.
 template <class From, class To>
-void copy_transposed(const Copy& c, From from) {
+CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t column) {
   using Unit = typename From::Unit;
   constexpr int n = kLanes<Unit>;
-  const int64_t step = c.to_vector ? c.to_vector : n;
-  // Hardware does not foresee so many streams at once: a depthwise 3x3 weights gradient of 112x112
-  // takes 0.81 of the time, smaller images are within 5 % (Zen 4).
-  constexpr int64_t ahead = 128;
-  for (int64_t next_row = 0; next_row < c.rows; next_row += n) {
-    // The last blocks overlap their neighbours: cheaper than smaller ones.
-    const int64_t rows = c.rows < n ? c.rows : n;
-    const int64_t row = next_row < c.rows - rows ? next_row : c.rows - rows;
-    To* const first = static_cast<To*>(c.to) + row * c.to_row;
-    for (int64_t next = 0; next < c.columns; next += n) {
-      const bool overlap = !c.to_vector && c.columns > n && c.columns - next < n;
-      const int64_t column = overlap ? c.columns - n : next;
-      const int64_t columns = c.columns - column < n ? c.columns - column : n;
-      To* const to = first + (overlap ? column : next / n * step);
-      const From block = from.at(row * From::kElements + column * c.from_column);
-      Vector<Unit> lines[n];
-      if (rows == n && columns == n) {
+  const int64_t rows = c.rows - row, columns = c.columns - column;
+  const From block = from.at(row * From::kElements + column * c.from_column);
+  To* const to = static_cast<To*>(c.to) + row * c.to_row + column;
+  Vector<Unit> lines[n];
+  if (rows >= n && columns >= n) {
 #pragma GCC unroll 16
-        for (int j = 0; j < n; ++j) {
-          lines[j] = block.at(j * c.from_column).all();
-          __builtin_prefetch(block.at(j * c.from_column + ahead).p);
-        }
-        transpose(lines);
+    for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
+    transpose(lines);
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) store(to + i * c.to_row, lines[i]);
-        continue;
-      }
-      for (int j = 0; j < n; ++j)
-        lines[j] = j >= columns ? Vector<Unit>{}
-                   : rows == n  ? block.at(j * c.from_column).all()
-                                : block.at(j * c.from_column).some(rows);
-      transpose(lines);
-      const bool room = columns == n || c.zeros >= n - columns;
-      for (int i = 0; i < rows; ++i) {
-        if (room)
-          store(to + i * c.to_row, lines[i]);
-        else
-          store_some(to + i * c.to_row, lines[i], columns);
-      }
-    }
-    if (c.zeros)
-      for (int64_t i = 0; i < rows; ++i)
-        clear(first + i * c.to_row + c.columns / n * step + c.columns % n, c.zeros);
+    for (int i = 0; i < n; ++i) store(to + i * c.to_row, lines[i]);
+    return;
+  }
+  for (int j = 0; j < n; ++j)
+    lines[j] = j >= columns ? Vector<Unit>{}
+               : rows >= n  ? block.at(j * c.from_column).all()
+                            : block.at(j * c.from_column).some(rows);
+  transpose(lines);
+  for (int i = 0; i < n && i < rows; ++i) {
+    // Lanes behind the last column are zero, or are overwritten with the next rows, or do not fit.
+    const int64_t behind = c.to_row == c.columns ? (rows - 1 - i) * c.to_row : c.zeros;
+    if (columns + behind >= n)
+      store(to + i * c.to_row, lines[i]);
+    else
+      store_some(to + i * c.to_row, lines[i], columns);
   }
 }
 
+// Blocks as wide as a cache line, so that a line is read once and written once even where rows lie
+// a multiple of the cache's size apart, as the planes of images do. The inner loop follows
+// whichever tensor has its lines further apart.
+template <class From, class To>
+void copy_transposed(const Copy& c, From from) {
+  constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);
+  const bool rows_inside = c.from_column >= c.to_row;
+  const int64_t outer_count = rows_inside ? c.columns : c.rows;
+  const int64_t inner_count = rows_inside ? c.rows : c.columns;
+  for (int64_t outer = 0; outer < outer_count; outer += line)
+    for (int64_t inner = 0; inner < inner_count; inner += line) {
+      const int64_t row = rows_inside ? inner : outer, column = rows_inside ? outer : inner;
+      // The last block overlaps the one before.
+      const auto block = [&](int64_t i, int64_t j) __attribute__((always_inline)) {
+        if (i < c.rows && j < c.columns)
+          copy_block<From, To>(c, from, c.rows >= n ? smaller(i, c.rows - n) : i,
+                               c.columns >= n ? smaller(j, c.columns - n) : j);
+      };
+      for (int64_t far = 0; far < line; far += n)
+        for (int64_t near = 0; near < line; near += n)
+          block(row + (rows_inside ? near : far), column + (rows_inside ? far : near));
+    }
+  if (c.zeros)
+    for (int64_t i = 0; i < c.rows; ++i)
+      clear(static_cast<To*>(c.to) + i * c.to_row + c.columns, c.zeros);
+}
+
+// Any strides: gathers a vector's worth, converts, and scatters it.
 template <class From, class To>
 void copy_elements(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
-  const auto place = [&](int64_t column) {
-    return c.to_vector ? column / n * c.to_vector + column % n : column * c.to_column;
-  };
   To* to = static_cast<To*>(c.to);
-  for (int64_t row = 0; row < c.rows; ++row) {
-    for (int64_t column = 0; column < c.columns; ++column)
-      store_some(to + row * c.to_row + place(column),
-                 from.at(row * c.from_row + column * c.from_column).some(1), 1);
+  for (int64_t row = 0; row < c.rows; ++row, to += c.to_row, from = from.at(c.from_row)) {
+    for (int64_t column = 0; column < c.columns; column += n) {
+      const int64_t count = c.columns - column < n ? c.columns - column : n;
+      To few[n];
+      store(few, from.at(column * c.from_column).gather(c.from_column, count));
+      for (int64_t i = 0; i < count; ++i) to[(column + i) * c.to_column] = few[i];
+    }
     for (int64_t column = c.columns; column < c.columns + c.zeros; ++column)
-      to[row * c.to_row + place(column)] = To{};
+      to[column * c.to_column] = To{};
   }
+}
+
+CONVTBW_INLINE Copy turned(Copy c) {
+  const Copy before = c;
+  c.from_row = before.from_column;
+  c.from_column = before.from_row;
+  c.to_row = before.to_column;
+  c.to_column = before.to_row;
+  c.rows = before.columns;
+  c.columns = before.rows;
+  return c;
 }
 
 template <class From, class To>
 void copy(Copy c, From from) {
   constexpr int64_t unit = From::kElements;
-  if (!c.zeros && !c.to_vector && c.to_column != 1 && c.to_row == 1) {
-    const Copy turned{c.from,  c.from_column, c.from_row, c.to, c.to_column, c.to_row,
-                      c.columns, c.rows};
-    c = turned;
-  }
   if (c.to_column == 1 && c.from_column == unit) {
-    if (!c.zeros && !c.to_vector && c.from_row == c.columns * unit && c.to_row == c.columns) {
+    if (!c.zeros && c.panels == 1 && c.from_row == c.columns * unit && c.to_row == c.columns) {
       c.columns *= c.rows;  // one long row
       c.rows = 1;
     }
     copy_rows<From, To>(c, from);
-  } else if (c.to_column == 1 && c.from_row == unit) {
-    copy_transposed<From, To>(c, from);
-  } else {
-    copy_elements<From, To>(c, from);
+    return;
+  }
+  // Contiguous columns in the destination; or else the longer side.
+  const bool turn = c.to_row == 1 || (c.to_column != 1 && c.rows > c.columns);
+  if (!c.zeros && turn && c.to_column != 1) c = turned(c);
+  for (int64_t panel = 0; panel < c.panels; ++panel) {
+    if (c.to_column == 1 && c.from_column == unit)
+      copy_rows<From, To>(c, from);
+    else if (c.to_column == 1 && c.from_row == unit)
+      copy_transposed<From, To>(c, from);
+    else
+      copy_elements<From, To>(c, from);
+    from = from.at(c.from_panel);
+    c.to = static_cast<To*>(c.to) + c.to_panel;
   }
 }
 

@@ -40,13 +40,16 @@ void LaneSide::set_sizes(const PerAxis<Strip>& strips, int64_t part_panels) {
   for (int64_t first = 0; first < order_.lanes; first += part_panels * lanes_) {
     const int64_t end = std::min(first + part_panels * lanes_, order_.lanes);
     if (!order_.spread()) {
-      parts_.push_back({first, end - first, 0, strips[3].length * lanes_, lanes_, 1,
-                        ceil_div(end, lanes_) * lanes_ - end, panel_units()});
+      for (int64_t lane = first; lane < end; lane += lanes_) {
+        const int64_t live = std::min(lanes_, end - lane);
+        panels_.push_back({lane, live, (lane - first) / lanes_ * panel_units(),
+                           strips[3].length * lanes_, lanes_, 1, lanes_ - live});
+      }
       continue;
     }
     const int64_t channel = order_.first_channel(first);
     const int64_t channels = order_.first_channel(end - 1) + order_.planes - channel;
-    parts_.push_back(
+    panels_.push_back(
         {channel, channels, 0, strips[3].length * pitch_, pitch_, 1, pitch_ - channels});
     for (int64_t lane = first; lane < ceil_div(end, lanes_) * lanes_; ++lane)
       indices_.push_back(
@@ -56,14 +59,13 @@ void LaneSide::set_sizes(const PerAxis<Strip>& strips, int64_t part_panels) {
 
 void LaneSide::pack(const void* data, const BoxRange& box, int64_t first_panel, int64_t panels,
                     char* memory) const {
-  const Panel& part = parts_[first_panel / part_panels_];
   if (!order_.spread()) {
-    pack_box(packing_, data, box, &part, 1, memory);
+    pack_box(packing_, data, box, &panels_[first_panel], panels, memory);
     return;
   }
   const int64_t unit = packing_.tensor.dtype == Dtype::f64 ? 8 : 4;
   char* const staging = memory + part_panels_ * panel_units() * unit;
-  pack_box(packing_, data, box, &part, 1, staging);
+  pack_box(packing_, data, box, &panels_[first_panel / part_panels_], 1, staging);
   for (int64_t i = 0; i < panels; ++i) {
     const int32_t* const indices = &indices_[(first_panel + i) * lanes_];
     int32_t index[64];

@@ -56,7 +56,7 @@ class LaneSide {
   LaneOrder order_;
   Packing packing_;
   int64_t part_panels_ = 1, positions_ = 0, pitch_ = 0, staging_units_ = 0;
-  std::vector<Panel> parts_;      // how their channels are packed
+  std::vector<Panel> panels_;     // of the side itself, or for each part the channels to spread
   std::vector<int32_t> indices_;  // of every panel's lanes, in the part's channels
 };
 

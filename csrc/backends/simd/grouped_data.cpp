@@ -20,9 +20,9 @@ class GroupedDataPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  struct PhaseOfBox {
-    PerAxis<const Phase*> axes;
-    PerAxis<Footing> footings;
+  // One phase of a panel.
+  struct PanelPhase {
+    BoxPhase box;
     std::vector<int64_t> taps;  // of all planes: where each begins in the packed panel
     int64_t weights;            // offset in a panel's packed weights
   };
@@ -33,13 +33,15 @@ class GroupedDataPlan : public Plan {
   void pack_weights(const Operands& operands, int64_t panel, char* packed) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
+  void unpack(const Operands& operands, int64_t first_panel, int64_t panels,
+              const BoxRange& positions, const PerAxis<int64_t>& c_stride, const char* stage) const;
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t live,
             const char* start) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t live(int64_t panel) const { return std::min(width_, lanes_ - panel * width_); }
   // Result positions that so many windows of each axis cover at most.
-  int64_t positions_of(const PerAxis<int64_t>& windows) const {
+  int64_t covered(const PerAxis<int64_t>& windows) const {
     int64_t count = 1;
     for (int a = 0; a < kBoxRank; ++a)
       count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
@@ -59,7 +61,7 @@ class GroupedDataPlan : public Plan {
   bool staged_;           // results are sums in another dtype or order than the tensor's
   BoxGrid grid_;
   int64_t part_panels_;
-  std::vector<PhaseOfBox> phases_;
+  std::vector<PanelPhase> phases_;
   int64_t panel_weights_ = 0;  // units of a panel's packed weights, its start values first
   int64_t stage_units_;        // of one panel
 };
@@ -74,11 +76,8 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       lanes_(spread_order(problem.geometry, problem.wanted).lanes),
       panels_(ceil_div(lanes_, width_)),
       side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted)),
-      weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
-  axes_[0] = images_axis(problem.geometry.batch);
-  for (int a = 0; a < kMaxRank; ++a)
-    axes_[a + 1] =
-        fprop_ ? fprop_axis(problem.geometry.axes[a]) : dgrad_axis(problem.geometry.axes[a]);
+      weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)),
+      axes_(phased_axes(problem)) {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   const bool sums = problem.dtype == Dtype::f32 || problem.dtype == Dtype::f64;
   staged_ = !sums || (out_.channel != 1 && lanes_ > 1);
@@ -93,11 +92,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
 
 PerAxis<Strip> GroupedDataPlan::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) {
-    std::vector<Sliding> ways;
-    for (const Phase& phase : axes_[a].phases) ways.push_back(phase.sliding);
-    strips[a] = strip(ways, windows[a], Apart::windows);
-  }
+  for (int a = 0; a < kBoxRank; ++a) strips[a] = axes_[a].strip(windows[a], Apart::windows);
   return strips;
 }
 
@@ -109,7 +104,7 @@ void GroupedDataPlan::choose_sizes() {
     return product;
   };
   cost.bytes = [&](const PerAxis<int64_t>& windows, int64_t panels) {
-    const int64_t stage = staged_ ? positions_of(windows) * panels * width_ : 0;
+    const int64_t stage = staged_ ? covered(windows) * panels * width_ : 0;
     return (side_.units_of(cost.positions(windows), panels) + stage) * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
@@ -118,34 +113,27 @@ void GroupedDataPlan::choose_sizes() {
   part_panels_ = sizes.panels;
   grid_.size = sizes.windows;
   side_.set_sizes(strips_of(grid_.size), part_panels_);
-  stage_units_ = staged_ ? positions_of(grid_.size) * width_ : 0;
+  stage_units_ = staged_ ? covered(grid_.size) * width_ : 0;
 }
 
 void GroupedDataPlan::add_phases() {
   panel_weights_ = width_;
   const PerAxis<Strip>& strips = side_.strips();
-  for (size_t i0 = 0; i0 < axes_[1].phases.size(); ++i0)
-    for (size_t i1 = 0; i1 < axes_[2].phases.size(); ++i1)
-      for (size_t i2 = 0; i2 < axes_[3].phases.size(); ++i2) {
-        const PerAxis<size_t> index{0, i0, i1, i2};
-        PhaseOfBox phase{{}, {}, {}, panel_weights_};
-        for (int a = 0; a < kBoxRank; ++a) {
-          phase.axes[a] = &axes_[a].phases[index[a]];
-          phase.footings[a] = strips[a].footings[index[a]];
-        }
-        const auto& [axis0, axis1, axis2, axis3] = phase.axes;
-        for (int64_t plane = 0; plane < side_.planes(); ++plane)
-          for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
-            for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1)
-              for (int64_t t2 = 0; t2 < axis3->sliding.taps; ++t2) {
-                const int64_t row =
-                    t0 * phase.footings[1].tap * strips[2].length + t1 * phase.footings[2].tap;
-                const int64_t position = row * strips[3].length + t2 * phase.footings[3].tap;
-                phase.taps.push_back(plane * side_.plane_units() + position * width_);
-              }
-        panel_weights_ += static_cast<int64_t>(phase.taps.size()) * width_;
-        phases_.push_back(std::move(phase));
-      }
+  for (const BoxPhase& box : box_phases(axes_, strips)) {
+    PanelPhase phase{box, {}, panel_weights_};
+    const auto& [axis0, axis1, axis2, axis3] = box.axes;
+    for (int64_t plane = 0; plane < side_.planes(); ++plane)
+      for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
+        for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1)
+          for (int64_t t2 = 0; t2 < axis3->sliding.taps; ++t2) {
+            const int64_t row =
+                t0 * box.footings[1].tap * strips[2].length + t1 * box.footings[2].tap;
+            const int64_t position = row * strips[3].length + t2 * box.footings[3].tap;
+            phase.taps.push_back(plane * side_.plane_units() + position * width_);
+          }
+    panel_weights_ += static_cast<int64_t>(phase.taps.size()) * width_;
+    phases_.push_back(std::move(phase));
+  }
 }
 
 // What every sum starts from: the bias or zero; then [phase][plane][tap][lane].
@@ -160,8 +148,8 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t panel, char
     std::memset(packed, 0, width_ * unit());
   const WeightsStrides& w = problem_.w;
   char* to = packed + width_ * unit();
-  for (const PhaseOfBox& phase : phases_) {
-    const auto& [axis0, axis1, axis2, axis3] = phase.axes;
+  for (const PanelPhase& phase : phases_) {
+    const auto& [axis0, axis1, axis2, axis3] = phase.box.axes;
     const int64_t row = axis3->sliding.taps;
     for (int64_t plane = 0; plane < side_.planes(); ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
@@ -191,19 +179,12 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   char* const stage = buffer + side_.memory_units() * unit();
   side_.pack(operands.data[fprop_ ? Role::x : Role::y], box, first_panel, panels, buffer);
 
-  BoxRange positions;  // of the result
-  for (int a = 0; a < kBoxRank; ++a) {
-    const int64_t begin = axes_[a].out + box.begin[a] * axes_[a].step;
-    positions.begin[a] = std::max<int64_t>(0, begin);
-    positions.count[a] =
-        std::min(out_.extent[a], begin + box.count[a] * axes_[a].step) - positions.begin[a];
-  }
+  const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride = out_.stride;
   if (staged_) {
     c_stride[3] = width_;
     for (int a = kBoxRank - 2; a >= 0; --a) c_stride[a] = c_stride[a + 1] * positions.count[a + 1];
   }
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
   const PerAxis<Strip>& strips = side_.strips();
 
   for (int64_t i = 0; i < panels; ++i) {
@@ -217,53 +198,76 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
         staged_ ? stage + (i * stage_units_ - offset(positions.begin, c_stride)) * unit() : out;
     if (!complete_) fill(positions, c, c_stride, staged_ ? width_ : count, start);
 
-    for (const PhaseOfBox& phase : phases_) {
-      PerAxis<int64_t> begin, end;
-      for (int x = 0; x < kBoxRank; ++x) {
-        begin[x] = std::max(box.begin[x], phase.axes[x]->begin);
-        end[x] = std::min(box.begin[x] + box.count[x], phase.axes[x]->end);
-      }
-      if (begin[3] >= end[3]) continue;
+    for (const PanelPhase& phase : phases_) {
+      const BoxRange windows = windows_of(box, phase.box);
+      if (windows.count[3] < 1) continue;
       LaneRow row{};
       row.w = start + phase.weights * unit();
       row.taps = phase.taps.data();
       row.tap_count = static_cast<int64_t>(phase.taps.size());
       row.start = start;
-      row.pixels = end[3] - begin[3];
-      row.a_step = phase.footings[3].window * width_;
-      row.c_step = phase.axes[3]->out_step * c_stride[3];
+      row.pixels = windows.count[3];
+      row.a_step = phase.box.footings[3].window * width_;
+      row.c_step = phase.box.axes[3]->out_step * c_stride[3];
       row.live = staged_ ? width_ : count;
-      PerAxis<int64_t> u{0, 0, 0, begin[3]};
-      const auto a_of = [&](int x) {
-        return phase.footings[x].offset + (u[x] - box.begin[x]) * phase.footings[x].window;
-      };
-      const auto c_of = [&](int x) {
-        return (phase.axes[x]->out + u[x] * phase.axes[x]->out_step) * c_stride[x];
-      };
-      for (u[0] = begin[0]; u[0] < end[0]; ++u[0])
-        for (u[1] = begin[1]; u[1] < end[1]; ++u[1])
-          for (u[2] = begin[2]; u[2] < end[2]; ++u[2]) {
-            const int64_t a_row =
-                (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
-            row.a = a + (a_row * strips[3].length + a_of(3)) * width_ * unit();
-            row.c = c + (c_of(0) + c_of(1) + c_of(2) + c_of(3)) * unit();
-            arithmetic_.lane_row(row);
-          }
+      for_each_row(windows, [&](const PerAxis<int64_t>& u) {
+        const auto a_of = [&](int x) {
+          const Footing& footing = phase.box.footings[x];
+          return footing.offset + (u[x] - box.begin[x]) * footing.window;
+        };
+        const int64_t a_row = (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
+        row.a = a + (a_row * strips[3].length + a_of(3)) * width_ * unit();
+        PerAxis<int64_t> position;
+        for (int x = 0; x < kBoxRank; ++x)
+          position[x] = phase.box.axes[x]->out + u[x] * phase.box.axes[x]->out_step;
+        row.c = c + offset(position, c_stride) * unit();
+        arithmetic_.lane_row(row);
+      });
     }
-    if (!staged_) continue;
-    Copy copy{nullptr, width_, 1, nullptr, out_.stride[3], out_.channel, positions.count[3], count};
+  }
+  if (staged_) unpack(operands, first_panel, panels, positions, c_stride, stage);
+}
+
+// Full panels together: where channels are contiguous, the result is written as it lies.
+void GroupedDataPlan::unpack(const Operands& operands, int64_t first_panel, int64_t panels,
+                             const BoxRange& positions, const PerAxis<int64_t>& c_stride,
+                             const char* stage) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+  const int64_t full = panels - (live(first_panel + panels - 1) < width_);
+  const auto unpack_panels = [&](int64_t first, int64_t count) {
+    if (count == 0) return;
+    const int64_t panel = first_panel + first;
+    const char* const c =
+        stage + (first * stage_units_ - offset(positions.begin, c_stride)) * unit();
+    char* const out =
+        static_cast<char*>(operands.data[problem_.wanted]) + panel * width_ * out_.channel * bytes;
+    Copy copy{nullptr,
+              width_,
+              1,
+              nullptr,
+              out_.stride[3],
+              out_.channel,
+              positions.count[3],
+              live(panel),
+              0,
+              count,
+              stage_units_,
+              width_ * out_.channel};
     // Rows that follow each other are one.
     BoxRange rows = positions;
-    for (int x = kBoxRank - 2; x >= 0 && out_.stride[x] == copy.rows * out_.stride[3]; --x) {
-      copy.rows *= rows.count[x];
-      rows.count[x] = 1;
+    for (int a = kBoxRank - 2; a >= 0 && out_.stride[a] == copy.rows * out_.stride[3]; --a) {
+      copy.rows *= rows.count[a];
+      rows.count[a] = 1;
     }
     for_each_row(rows, [&](const PerAxis<int64_t>& p) {
       copy.from = c + offset(p, c_stride) * unit();
       copy.to = out + offset(p, out_.stride) * bytes;
       unpack(copy);
     });
-  }
+  };
+  unpack_panels(0, full);
+  unpack_panels(full, panels - full);
 }
 
 // Where no tap may reach, the result is the bias or zero.

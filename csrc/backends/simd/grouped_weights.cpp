@@ -13,6 +13,10 @@ namespace convtbw::simd {
 
 namespace {
 
+// Pixels that are summed at a time, for all taps: so few that their rows stay in the first-level
+// cache, and that rounding errors do not grow with the image.
+constexpr int64_t kMinSteps = 64, kMaxPiece = 256;
+
 class GroupedWeightsPlan : public Plan {
  public:
   GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
@@ -35,6 +39,8 @@ class GroupedWeightsPlan : public Plan {
                  char* sums) const;
   void finish(const Operands& operands, int64_t panel, const char* sums) const;
 
+  // Units from one pixel of y to the next.
+  int64_t y_step() const { return y_in_place_ ? y_tensor_.stride[3] : width_; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t live(int64_t panel) const { return std::min(width_, lanes_ - panel * width_); }
   int64_t panels_of(int64_t part) const {
@@ -55,6 +61,7 @@ class GroupedWeightsPlan : public Plan {
   bool y_in_place_;  // read from its tensor
   BoxGrid grid_;
   int64_t part_panels_, chunks_, boxes_per_chunk_, panel_sums_;
+  int64_t y_memory_units_, local_bytes_;
   std::vector<Block> blocks_;
   std::vector<int64_t> rows_;  // of taps: where they begin in a packed panel of x
 };
@@ -128,9 +135,11 @@ void GroupedWeightsPlan::choose_sizes() {
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
   x_.set_sizes(x_strips(grid_.size), part_panels_);
   y_.set_sizes(y_strips(grid_.size), part_panels_);
-  workspace = (chunks_ * panels_ * panel_sums_ +
-               problem_.threads * (x_.memory_units() + y_.memory_units())) *
-              unit();
+  y_memory_units_ = y_in_place_ ? 0 : y_.memory_units();
+  const int64_t runs =
+      grid_.size[0] * grid_.size[1] * grid_.size[2] * ceil_div(grid_.size[3], kMaxPiece);
+  local_bytes_ = (x_.memory_units() + y_memory_units_) * unit() + runs * int64_t{sizeof(Run)};
+  workspace = chunks_ * panels_ * panel_sums_ * unit() + problem_.threads * local_bytes_;
 }
 
 void GroupedWeightsPlan::choose_blocks() {
@@ -160,9 +169,10 @@ void GroupedWeightsPlan::choose_blocks() {
   }
 }
 
-// A run for each row of the box's windows.
+// A run for each row of the box's windows, or piece of a long row.
 int64_t GroupedWeightsPlan::list_runs(const BoxRange& box, Run* runs) const {
   const PerAxis<Strip>&x = x_.strips(), &y = y_.strips();
+  const int64_t x_step = x[3].footings[0].window * width_;
   Run* run = runs;
   for (int64_t n = 0; n < box.count[0]; ++n)
     for (int64_t j0 = 0; j0 < box.count[1]; ++j0)
@@ -172,24 +182,22 @@ int64_t GroupedWeightsPlan::list_runs(const BoxRange& box, Run* runs) const {
         const int64_t y_row = (n * y[1].length + j0) * y[2].length + j1;
         const int64_t y_offset =
             y_in_place_ ? offset({n, j0, j1, 0}, y_tensor_.stride) : y_row * y[3].length * width_;
-        *run++ = {x_row * x[3].length * width_, y_offset, box.count[3]};
+        for (int64_t i = 0; i < box.count[3]; i += kMaxPiece)
+          *run++ = {x_row * x[3].length * width_ + i * x_step, y_offset + i * y_step(),
+                    std::min(kMaxPiece, box.count[3] - i)};
       }
   return run - runs;
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
                                    int64_t boxes, char* sums) const {
-  // So many pixels at a time, for all taps: their rows stay in the first-level cache.
-  constexpr int64_t kSteps = 64;
-  const int64_t max_runs = grid_.size[0] * grid_.size[1] * grid_.size[2];
-  char* const x_memory = local_scratch<char>((x_.memory_units() + y_.memory_units()) * unit() +
-                                             max_runs * int64_t{sizeof(Run)});
+  char* const x_memory = local_scratch<char>(local_bytes_);
   char* const y_memory = x_memory + x_.memory_units() * unit();
-  Run* const runs = reinterpret_cast<Run*>(y_memory + y_.memory_units() * unit());
+  Run* const runs = reinterpret_cast<Run*>(y_memory + y_memory_units_ * unit());
   const int64_t panels = panels_of(part);
   LaneTaps call{};
   call.a_step = x_.strips()[3].footings[0].window * width_;
-  call.b_step = y_in_place_ ? y_tensor_.stride[3] : width_;
+  call.b_step = y_step();
   const int64_t row_taps = taps_ / static_cast<int64_t>(rows_.size());
   call.sums_row = row_taps * width_;
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
@@ -200,7 +208,7 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
         static_cast<const char*>(operands.data.y) +
         (offset(box.begin, y_tensor_.stride) + part * part_panels_ * width_) * unit();
     const int64_t run_count = list_runs(box, runs);
-    const int64_t runs_per_call = ceil_div(kSteps, box.count[3]);
+    const int64_t runs_per_call = ceil_div(kMinSteps, std::min(kMaxPiece, box.count[3]));
     for (int64_t i = 0; i < panels; ++i)
       for (int64_t first = 0; first < run_count; first += runs_per_call) {
         call.runs = runs + first;

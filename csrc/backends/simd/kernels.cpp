@@ -1,17 +1,18 @@
 // Everything that is compiled once per target, with that target's flags (CMakeLists.txt):
 // CONVTBW_TARGET is the namespace, CONVTBW_VECTOR_BYTES the width of its vectors.
+#include "backends/simd/kernels.h"
+
 #include <type_traits>
 #include <utility>
 
 #include "backends/simd/copy.h"
-#include "backends/simd/kernels.h"
 #include "backends/simd/lanes.h"
 #include "backends/simd/tile.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// Rows that leave registers for the operands: 28 of 32 accumulators, or 12 of 16.
+// The most rows of tiles of 1, 2, 3 and 4 vectors: accumulators leave registers for the operands.
 constexpr int kRows[] = {CONVTBW_TILE_ROWS};
 
 template <class A, int vectors, int... row>
@@ -37,7 +38,11 @@ constexpr Tiles kTiles = tiles<A>(std::make_integer_sequence<int, kMaxVectors>()
 
 // constinit, here and below: a dynamic initialiser would run on every CPU.
 extern constinit const Arithmetic kPairs{
-    "bf16 pairs", kLanes<float>, true, kTiles<Bfloat16Pairs>, {nullptr, copy_pairs},
+    "bf16 pairs",
+    kLanes<float>,
+    true,
+    kTiles<Bfloat16Pairs>,
+    {nullptr, copy_pairs},
     {nullptr, copy_elements_of<bfloat16, float>},
     {nullptr, copy_elements_of<float, bfloat16>},
     nullptr,

@@ -20,8 +20,12 @@ struct Run {
 enum class Start : uint8_t {
   zero,
   bias,        // row-independent: `bias` holds one sum a lane
-  accumulate,  // go on from what the result holds
+  accumulate,  // zero, and what the result holds is added at the end: sums stay short and exact
 };
+
+// The most steps of one sum in float32. Longer ones are summed in parts, as a blocked gemm does:
+// the rounding error of a running sum grows with its length.
+inline constexpr int64_t kMaxSteps = 512;
 
 // A register tile: rows x (vectors * lanes) sums.
 //   c[i][j] = start + sum over runs r and steps k of  a[r.a + row(i) + k] * b[r.b + k * b_step + j]
@@ -33,8 +37,8 @@ struct TileCall {
   int64_t live;  // lanes of the result; those behind them are neither read nor written
   Start start = Start::zero;
   const void* bias = nullptr;
-  // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i of
-  // the result begins at c_rows[i].
+  // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i
+  // of the result begins at c_rows[i].
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
   // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.
   int64_t a_step = 0, b_step = 0, c_row = 0;
@@ -54,7 +58,8 @@ struct Tiles {
 // Below, lanes are channels on every side: of x, of w and of y.
 
 // A row of results.
-//   c[i*c_step + lane] = start[lane] + sum over t of  a[taps[t] + i*a_step + lane] * w[t*lanes + lane]
+//   c[i*c_step + lane] = start[lane] + sum over t of  a[taps[t] + i*a_step + lane] * w[t*lanes +
+//   lane]
 struct LaneRow {
   const void *a, *w;
   const int64_t* taps;
@@ -108,10 +113,11 @@ struct Copy {
   int64_t to_row, to_column;
   int64_t rows, columns;
   int64_t zeros = 0;  // so many columns behind the last one are set to zero
-  // If not 0, columns are cut into vectors, so far apart (to_column is 1).
-  int64_t to_vector = 0;
-  // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first, from
-  // which offsets count, the second lies.
+  // So many matrices side by side, of which every row is copied before the next row: tensors with
+  // channels last are read as they lie.
+  int64_t panels = 1, from_panel = 0, to_panel = 0;
+  // bfloat16 pairs: which elements there are (the other is zero), and how far behind the first,
+  // from which offsets count, the second lies.
   Halves halves = Halves::both;
   int64_t second = 0;
 };

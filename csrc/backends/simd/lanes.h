@@ -104,9 +104,7 @@ void lane_taps(const LaneTaps& call) {
 #pragma GCC unroll 16
     for (int t = 0; t < taps; ++t)
 #pragma GCC unroll 16
-      for (int s = 0; s < sets; ++s)
-        sets_of[s].sums[r][t] =
-            s || !call.accumulate ? Vector<T>{} : load(result + r * call.sums_row + t * n);
+      for (int s = 0; s < sets; ++s) sets_of[s].sums[r][t] = Vector<T>{};
   const int64_t a_step = call.a_step, b_step = call.b_step;
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const T* a[rows];
@@ -131,7 +129,8 @@ void lane_taps(const LaneTaps& call) {
     for (int t = 0; t < taps; ++t) {
 #pragma GCC unroll 16
       for (int s = 1; s < sets; ++s) sets_of[0].sums[r][t] += sets_of[s].sums[r][t];
-      store(result + r * call.sums_row + t * n, sets_of[0].sums[r][t]);
+      T* const sum = result + r * call.sums_row + t * n;
+      store(sum, call.accumulate ? load(sum) + sets_of[0].sums[r][t] : sets_of[0].sums[r][t]);
     }
 }
 

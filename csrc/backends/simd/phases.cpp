@@ -1,13 +1,10 @@
 #include "backends/simd/phases.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace convtbw::simd {
 
-PhasedAxis images_axis(int64_t images) {
-  return {images, 0, 1, {{{}, 0, images, 0, 1, 0, 1}}, true};
-}
+namespace {
 
 PhasedAxis fprop_axis(const Axis& a) {
   return {a.y, 0, 1, {{{a.k, -a.pad, a.stride, a.dilation}, 0, a.y, 0, 1, 0, 1}}, true};
@@ -35,6 +32,64 @@ PhasedAxis dgrad_axis(const Axis& a) {
   }
   axis.complete = static_cast<int64_t>(axis.phases.size()) == s;
   return axis;
+}
+
+}  // namespace
+
+Strip PhasedAxis::strip(int64_t count, Apart apart) const {
+  std::vector<Sliding> ways;
+  for (const Phase& phase : phases) ways.push_back(phase.sliding);
+  return simd::strip(ways, count, apart);
+}
+
+PerAxis<PhasedAxis> phased_axes(const Problem& problem) {
+  const Geometry& g = problem.geometry;
+  PerAxis<PhasedAxis> axes;
+  axes[0] = {g.batch, 0, 1, {{{}, 0, g.batch, 0, 1, 0, 1}}, true};
+  for (int a = 0; a < kMaxRank; ++a)
+    axes[a + 1] = problem.wanted == Role::y ? fprop_axis(g.axes[a]) : dgrad_axis(g.axes[a]);
+  return axes;
+}
+
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips) {
+  std::vector<BoxPhase> result;
+  int64_t taps = 0;
+  for (size_t i0 = 0; i0 < axes[1].phases.size(); ++i0)
+    for (size_t i1 = 0; i1 < axes[2].phases.size(); ++i1)
+      for (size_t i2 = 0; i2 < axes[3].phases.size(); ++i2) {
+        const PerAxis<size_t> index{0, i0, i1, i2};
+        BoxPhase phase{{}, {}, 1, taps};
+        for (int a = 0; a < kBoxRank; ++a) {
+          phase.axes[a] = &axes[a].phases[index[a]];
+          phase.footings[a] = strips[a].footings[index[a]];
+          phase.taps *= phase.axes[a]->sliding.taps;
+        }
+        taps += phase.taps;
+        result.push_back(phase);
+      }
+  return result;
+}
+
+BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,
+                      const Tensor& result) {
+  BoxRange positions;
+  for (int a = 0; a < kBoxRank; ++a) {
+    const int64_t begin = axes[a].out + windows.begin[a] * axes[a].step;
+    positions.begin[a] = std::max<int64_t>(0, begin);
+    positions.count[a] =
+        std::min(result.extent[a], begin + windows.count[a] * axes[a].step) - positions.begin[a];
+  }
+  return positions;
+}
+
+BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase) {
+  BoxRange range;
+  for (int a = 0; a < kBoxRank; ++a) {
+    range.begin[a] = std::max(windows.begin[a], phase.axes[a]->begin);
+    range.count[a] =
+        std::min(windows.begin[a] + windows.count[a], phase.axes[a]->end) - range.begin[a];
+  }
+  return range;
 }
 
 }  // namespace convtbw::simd

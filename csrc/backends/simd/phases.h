@@ -1,17 +1,18 @@
-// How fprop and dgrad see an axis: as windows over the operand's positions. dgrad is one such
-// problem for every remainder (phase) of a result position modulo the stride, with the taps that
-// reach it; fprop has one phase.
+// fprop and dgrad as sums over windows that slide over the operand.
+//
+// dgrad is one such problem for every remainder (phase) of a result position modulo the stride,
+// with the taps that reach it; fprop has one phase. No zeros are inserted anywhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "backends/simd/box.h"
 #include "backends/simd/windows.h"
-#include "core/geometry.h"
+#include "core/problem.h"
 
 namespace convtbw::simd {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 
 // One phase of one axis, met by at least one tap: window u yields result position out + u*out_step,
 // for u in [begin, end); tap t is tap tap + t*tap_step of the weights.
@@ -28,10 +29,43 @@ struct PhasedAxis {
   int64_t out, step;
   std::vector<Phase> phases;
   bool complete;  // every position belongs to one of the phases; the others are zero
+
+  Strip strip(int64_t count, Apart apart) const;
 };
 
-PhasedAxis images_axis(int64_t images);
-PhasedAxis fprop_axis(const Axis& axis);
-PhasedAxis dgrad_axis(const Axis& axis);
+// The images, then the spatial axes.
+PerAxis<PhasedAxis> phased_axes(const Problem& problem);
+
+// One phase of every axis.
+struct BoxPhase {
+  PerAxis<const Phase*> axes;
+  PerAxis<Footing> footings;
+  int64_t taps, taps_before;  // of this phase, and of all phases before it
+};
+
+// All combinations that have windows. They point into `axes`.
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips);
+
+// The result positions of a box of windows.
+BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,
+                      const Tensor& result);
+
+// The windows of a box that yield results in this phase; empty where any count is below 1.
+BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase);
+
+inline int64_t offset(const PerAxis<int64_t>& position, const PerAxis<int64_t>& stride) {
+  int64_t sum = 0;
+  for (int a = 0; a < kBoxRank; ++a) sum += position[a] * stride[a];
+  return sum;
+}
+
+// f(position) for the first position of every row of the last axis.
+template <class F>
+void for_each_row(const BoxRange& range, const F& f) {
+  PerAxis<int64_t> p = range.begin;
+  for (p[0] = range.begin[0]; p[0] < range.begin[0] + range.count[0]; ++p[0])
+    for (p[1] = range.begin[1]; p[1] < range.begin[1] + range.count[1]; ++p[1])
+      for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
+}
 
 }  // namespace convtbw::simd

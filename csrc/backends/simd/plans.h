@@ -9,6 +9,7 @@
 namespace convtbw::simd {
 
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
 
 // For groups of few channels; not for pairs.

@@ -36,9 +36,7 @@ simd::Kernels kernels_of(std::string_view target) {
   return target == "generic512" ? simd::generic512::kKernels : simd::generic::kKernels;
 }
 
-bool pointwise(const Axis& a) {
-  return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y;
-}
+bool pointwise(const Axis& a) { return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y; }
 
 // Two neighbouring axes with one tap each are one long axis where both tensors allow it: rows of a
 // 1x1 convolution are then as long as its images.
@@ -60,43 +58,54 @@ Problem with_long_rows(Problem p) {
   return p;
 }
 
+// Below this a parallel region costs more (2 to 5 us) than a second thread saves.
+constexpr int64_t kSerialFlops = 500'000;
+
 // Whether lanes should be channels of all groups, rather than of one group after the other. 3x3 on
 // 28x28, 128 channels in groups, time of one group after the other over that of all groups (Zen 4,
 // the three contractions in both layouts): with 8 lanes 5 to 23 in groups of 2, 2.4 to 4.9 of 4,
-// 0.64 to 0.76 of 8, 0.3 to 0.5 of 16; with 16 lanes 3.1 to 5.7 of 4, 1.3 to 1.6 of 8, 0.3 to 0.5 of
-// 16.
+// 0.64 to 0.76 of 8, 0.3 to 0.5 of 16; with 16 lanes 3.1 to 5.7 of 4, 1.3 to 1.6 of 8, 0.3 to 0.5
+// of 16.
 bool few_channels_a_group(const Geometry& g, int64_t lanes) {
   return g.groups > 1 && std::max(g.x_channels, g.y_channels) < lanes;
 }
 
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels) {
+  const Geometry& g = p.geometry;
   const simd::Arithmetic& plain = p.dtype == Dtype::f64 ? *kernels.f64 : *kernels.f32;
-  if (few_channels_a_group(p.geometry, plain.lanes))
+  if (few_channels_a_group(g, plain.lanes))
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);
   const simd::Arithmetic& chosen =
       p.dtype == Dtype::bf16 && kernels.bf16_pairs ? *kernels.bf16_pairs : plain;
-  return p.wanted == Role::w ? simd::weights_plan(p, chosen) : simd::data_plan(p, chosen);
+  if (p.wanted == Role::w) return simd::weights_plan(p, chosen);
+  const int64_t channels = p.wanted == Role::y ? g.y_channels : g.x_channels;
+  // Channels in lanes would leave more than half of the lanes empty.
+  const bool few = 2 * channels < chosen.lanes && channels <= chosen.tiles.max_rows[1];
+  return few ? simd::few_channels_plan(p, chosen) : simd::data_plan(p, chosen);
 }
 
-Prepared prepare(const Problem& problem, std::string_view target) {
-  return {plan(with_long_rows(problem), kernels_of(target)), {}};
+Prepared prepare(const Problem& original, std::string_view target) {
+  Problem problem = with_long_rows(original);
+  if (flops(problem) < kSerialFlops) problem.threads = 1;
+  return {plan(problem, kernels_of(target)), {}};
 }
 
 }  // namespace
 
 const Backend kSimdBackend{
     .name = "simd",
-    .targets = {
+    .targets =
+        {
 #if defined(__x86_64__)
-        {"avx512", has_avx512},
-        {"avx2", has_avx2},
+            {"avx512", has_avx512},
+            {"avx2", has_avx2},
 #endif
-        {"generic", always},
-        // The avx512 tile's shape, and its arithmetic on pairs, in portable code: for tests on any
-        // machine. Never the best choice.
-        {"generic512", always},
-    },
+            {"generic", always},
+            // The avx512 tile's shape, and its arithmetic on pairs, in portable code: for tests on
+            // any machine. Never the best choice.
+            {"generic512", always},
+        },
     .why_unsupported = [] { return std::string(); },
     .prepare = prepare,
 };

@@ -1,6 +1,6 @@
-// The register tile (kernels.h, TileCall). Its accumulators must stay in registers: with GCC 12 they
-// do when they are the member of a struct, every loop over them is unrolled by pragma and the file
-// is compiled with -O3; tests/test_disassembly.py looks. Included by kernels.cpp alone.
+// The register tile (kernels.h, TileCall). Its accumulators must stay in registers: with GCC 12
+// they do when they are the member of a struct, every loop over them is unrolled by pragma and the
+// file is compiled with -O3; tests/test_disassembly.py looks. Included by kernels.cpp alone.
 #pragma once
 
 #include "backends/simd/kernels.h"
@@ -30,8 +30,8 @@ struct Bfloat16Pairs {
 #else
     const Words both = Words{} + a;
     sum += reinterpret_cast<Floats>(both << 16) * reinterpret_cast<Floats>(b << 16);
-    return sum + reinterpret_cast<Floats>(both & 0xffff0000) *
-                     reinterpret_cast<Floats>(b & 0xffff0000);
+    return sum +
+           reinterpret_cast<Floats>(both & 0xffff0000) * reinterpret_cast<Floats>(b & 0xffff0000);
 #endif
   }
 };
@@ -43,32 +43,16 @@ struct Accumulators {
 
   Vector<Sum> sums[rows][vectors];
 
-  CONVTBW_INLINE void start(const TileCall& call, Sum* const (&c)[rows]) {
-    if (call.start == Start::accumulate && call.live < vectors * kWidth) {
-      // The lanes behind the live ones may lie beyond the result.
-      Sum row[vectors * kWidth] = {};
+  CONVTBW_INLINE void start(const TileCall& call) {
+    Vector<Sum> first[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j)
+      first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
+                                           : Vector<Sum>{};
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j < call.live; ++j) row[j] = c[i][j];
+    for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = load(row + j * kWidth);
-      }
-    } else if (call.start == Start::accumulate) {
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = load(c[i] + j * kWidth);
-    } else {
-      Vector<Sum> first[vectors];
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j)
-        first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
-                                             : Vector<Sum>{};
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
-    }
+      for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
   }
 
   // row(i): where row i of a begins, in units from `a`.
@@ -86,20 +70,31 @@ struct Accumulators {
   }
 
   CONVTBW_INLINE void finish(const TileCall& call, Sum* const (&c)[rows]) {
-    if (call.live == vectors * kWidth) {
+    if (call.live < vectors * kWidth) return finish_part(call, c);
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
+    for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; ++j) store(c[i] + j * kWidth, sums[i][j]);
-      return;
-    }
-    // The lanes behind the live ones belong to a neighbour.
+      for (int j = 0; j < vectors; ++j) {
+        Vector<Sum> sum = sums[i][j];
+        if (call.start == Start::accumulate) sum += load(c[i] + j * kWidth);
+        store(c[i] + j * kWidth, sum);
+      }
+  }
+
+  // The lanes behind the live ones belong to a neighbour, or lie beyond the result.
+  CONVTBW_INLINE void finish_part(const TileCall& call, Sum* const (&c)[rows]) {
     Sum row[vectors * kWidth];
-#pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
       for (int j = 0; j < vectors; ++j) store(row + j * kWidth, sums[i][j]);
-      for (int64_t j = 0; j < call.live; ++j) c[i][j] = row[j];
+      if (call.start == Start::accumulate)
+        for (int64_t j = 0; j < call.live; ++j) row[j] += c[i][j];
+      int64_t j = 0;
+      for (; j + kWidth <= call.live; j += kWidth) store(c[i] + j, load(row + j));
+      if (call.live >= kWidth)  // overlapping the vector before
+        store(c[i] + call.live - kWidth, load(row + call.live - kWidth));
+      else
+        for (; j < call.live; ++j) c[i][j] = row[j];
     }
   }
 };
@@ -108,15 +103,12 @@ template <class A, int rows, int vectors>
 void gathered_tile(const TileCall& call) {
   using Unit = typename A::Unit;
   using Sum = typename A::Sum;
-  Sum* c[rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
   int64_t offsets[rows];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
 
   Accumulators<A, rows, vectors> tile;
-  tile.start(call, c);
+  tile.start(call);
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
@@ -126,6 +118,10 @@ void gathered_tile(const TileCall& call) {
       b += vectors * kLanes<Sum>;
     }
   }
+  // Only now: addresses that live across the loop take its registers.
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
   tile.finish(call, c);
 }
 
@@ -133,13 +129,10 @@ template <class A, int rows, int vectors>
 void adjacent_tile(const TileCall& call) {
   using Unit = typename A::Unit;
   using Sum = typename A::Sum;
-  Sum* c[rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
   const int64_t a_step = call.a_step, b_step = call.b_step;
 
   Accumulators<A, rows, vectors> tile;
-  tile.start(call, c);
+  tile.start(call);
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
@@ -149,6 +142,9 @@ void adjacent_tile(const TileCall& call) {
       b += b_step;
     }
   }
+  Sum* c[rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
   tile.finish(call, c);
 }
 

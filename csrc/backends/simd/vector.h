@@ -136,12 +136,10 @@ CONVTBW_INLINE void exchange(V* rows) {
   for (int i = 0; i < n; ++i) {
     if (i & distance) continue;
     const V a = rows[i], b = rows[i + distance];
-    rows[i] = shuffle<[](int lanes, int j) {
-      return j & distance ? lanes + j - distance : j;
-    }>(a, b);
-    rows[i + distance] = shuffle<[](int lanes, int j) {
-      return j & distance ? lanes + j : j + distance;
-    }>(a, b);
+    rows[i] =
+        shuffle<[](int lanes, int j) { return j & distance ? lanes + j - distance : j; }>(a, b);
+    rows[i + distance] =
+        shuffle<[](int lanes, int j) { return j & distance ? lanes + j : j + distance; }>(a, b);
   }
 }
 

@@ -18,8 +18,6 @@ namespace convtbw::simd {
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-
 // Lanes [lane, lane + vectors * width) of one side's channels.
 struct Block {
   int64_t lane, live;
@@ -69,8 +67,8 @@ class WeightsPlan : public Plan {
   Side x_, y_;
   std::vector<Block> blocks_;
   std::vector<RowPanel> panels_;
-  int64_t pitch_;      // of a row panel's pixels
-  int64_t row_taps_;   // taps that have tiles of their own
+  int64_t pitch_;     // of a row panel's pixels
+  int64_t row_taps_;  // taps that have tiles of their own
   int64_t max_panel_ = 0;
   BoxGrid grid_;
   std::vector<Part> parts_;
@@ -126,8 +124,8 @@ void WeightsPlan::choose_roles() {
   while (left) {
     int64_t vectors = left == 1 ? 1 : left == 3 ? 3 : 2;
     if (max_panel_ < 4) vectors = std::min<int64_t>(left, kMaxVectors);
-    blocks_.push_back({lane, std::min(vectors * lanes, lane_channels - lane),
-                       static_cast<int>(vectors)});
+    blocks_.push_back(
+        {lane, std::min(vectors * lanes, lane_channels - lane), static_cast<int>(vectors)});
     lane += vectors * lanes;
     left -= vectors;
   }
@@ -154,7 +152,8 @@ void WeightsPlan::choose_sizes() {
   const int64_t block_lanes = 2 * arithmetic_.lanes;
   int64_t part_blocks = blocks, part_panels = panels;
   const auto part_bytes = [&] {
-    return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ * unit();
+    return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ *
+           unit();
   };
   const auto parts = [&] {
     return ceil_div(blocks, part_blocks) * ceil_div(panels, part_panels) * g.groups;
@@ -206,9 +205,9 @@ void WeightsPlan::choose_sizes() {
     const Comb& comb = row.combs.front();
     if (extent[3] % 2) {
       const bool apart = row.combs.size() > 1;
-      x_.packing.last_window = {row.length, 1, comb.from,
-                                apart ? sliding_[3].dilation : comb.from_step, 0,
-                                (sliding_[3].taps - 1) * row.footings[0].tap};
+      x_.packing.last_window = {row.length, 1,
+                                comb.from,  apart ? sliding_[3].dilation : comb.from_step,
+                                0,          (sliding_[3].taps - 1) * row.footings[0].tap};
       row.length += x_.packing.last_window->extra + 1;
     }
   }
@@ -239,8 +238,12 @@ void WeightsPlan::choose_sizes() {
   for (int64_t group = 0; group < g.groups; ++group)
     for (int64_t block = 0; block < blocks; block += part_blocks)
       for (int64_t panel = 0; panel < panels; panel += part_panels) {
-        Part part{group, block, std::min(part_blocks, blocks - block), panel,
-                  std::min(part_panels, panels - panel), 0};
+        Part part{group,
+                  block,
+                  std::min(part_blocks, blocks - block),
+                  panel,
+                  std::min(part_panels, panels - panel),
+                  0};
         int64_t part_lanes = 0;
         for (int64_t i = block; i < block + part.blocks; ++i) {
           part.units += block_units(part, blocks_[i]);
@@ -253,12 +256,13 @@ void WeightsPlan::choose_sizes() {
       }
   row_buffer_units_ = rows * (lanes_on_y_ ? x_ : y_).positions;
   lane_buffer_units_ = lanes * (lanes_on_y_ ? y_ : x_).positions;
-  buffer_bytes_ = run_count_ * int64_t{sizeof(Run)} +
-                  (row_buffer_units_ + lane_buffer_units_) * unit();
+  buffer_bytes_ =
+      run_count_ * int64_t{sizeof(Run)} + (row_buffer_units_ + lane_buffer_units_) * unit();
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_units_ * unit());
-  workspace = problem_.threads * local_bytes_ +
-              (chunks_ > 1 ? part_units_ * unit() * chunks_ * static_cast<int64_t>(parts_.size()) : 0);
+  workspace =
+      problem_.threads * local_bytes_ +
+      (chunks_ > 1 ? part_units_ * unit() * chunks_ * static_cast<int64_t>(parts_.size()) : 0);
 }
 
 void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first_box,
@@ -281,8 +285,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   for (int64_t i = 0; i < part.panels; ++i) {
     const RowPanel& panel = panels_[part.first_panel + i];
     row_panels.push_back({panel.channel, panel.channels, i * pitch_ * row_side.positions,
-                          row_side.packing.strips[3].length * pitch_, pitch_, 1,
-                          pitch_ - panel.channels});
+                          row_side.packing.strips[3].length * pitch_, pitch_, 1});
   }
   int64_t lane_offset = 0;
   for (int64_t i = 0; i < part.blocks; ++i) {
@@ -325,9 +328,9 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
         for (int64_t n = 0; n < box.count[0]; ++n)
           for (int64_t j0 = 0; j0 < box.count[1]; ++j0)
             for (int64_t j1 = 0; j1 < box.count[2]; ++j1) {
-              const int64_t x_row = (n * strips[1].length + j0 * strips[1].footings[0].window) *
-                                        strips[2].length +
-                                    j1 * strips[2].footings[0].window;
+              const int64_t x_row =
+                  (n * strips[1].length + j0 * strips[1].footings[0].window) * strips[2].length +
+                  j1 * strips[2].footings[0].window;
               const int64_t y_row = (n * grid_.size[1] + j0) * grid_.size[2] + j1;
               const int64_t x = x_row * strips[3].length * x_pitch;
               const int64_t y = y_row * y_.packing.strips[3].length * y_pitch;
@@ -391,9 +394,9 @@ void WeightsPlan::finish(const Operands& operands, const Part& part, int64_t ind
   const int64_t last_taps = joined_ ? 1 : sliding_[3].taps;
   for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p) {
     const RowPanel& panel = panels_[p];
-    char* const to = static_cast<char*>(operands.data.w) +
-                     (part.group * w.group + panel.channel * row_stride + block.lane * lane_stride) *
-                         bytes;
+    char* const to =
+        static_cast<char*>(operands.data.w) +
+        (part.group * w.group + panel.channel * row_stride + block.lane * lane_stride) * bytes;
     const int64_t tap_units = panel.rows * width;
     if (joined_) {
       for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
@@ -407,11 +410,12 @@ void WeightsPlan::finish(const Operands& operands, const Part& part, int64_t ind
           }
     } else if (w.axes[2] == 1 && lane_stride != 1 && row_stride != 1) {
       // Taps are contiguous: where all axes are, as one.
-      const bool flat = w.axes[1] == last_taps && (sliding_[1].taps == 1 ||
-                                                   w.axes[0] == sliding_[2].taps * last_taps);
+      const bool flat = w.axes[1] == last_taps &&
+                        (sliding_[1].taps == 1 || w.axes[0] == sliding_[2].taps * last_taps);
       const int64_t rows = flat ? row_taps_ : last_taps;
       for (int64_t first = 0; first < row_taps_; first += rows) {
-        const int64_t t0 = first / last_taps / sliding_[2].taps, t1 = first / last_taps % sliding_[2].taps;
+        const int64_t t0 = first / last_taps / sliding_[2].taps,
+                      t1 = first / last_taps % sliding_[2].taps;
         for (int64_t c = 0; c < panel.rows; ++c)
           unpack({sums + (first * tap_units + c * width) * unit(), tap_units, 1,
                   to + (t0 * w.axes[0] + t1 * w.axes[1] + c * row_stride) * bytes, 1, lane_stride,

@@ -1,0 +1,201 @@
+"""The register tile's inner loop, as compiled: all multiply-adds there, and all sums in registers.
+
+A compiler that spills one accumulator costs a third of the speed and no test of values sees it.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import torch_ops
+
+TARGETS = ("avx2", "avx512", "avx512_bf16")
+# A tile is a template over <arithmetic, rows, vectors>, and holds rows * vectors accumulators.
+TILE = r"\bconvtbw::simd::{target}::.*_tile<.*, (\d+), (\d+)>\("
+
+HEADER = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(.*)$")
+MULTIPLY_ADD = re.compile(r"vfn?m(add|sub)\w*p[sdh]|vdpbf16ps")
+VECTOR = re.compile(r"%[xyz]mm\d+")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    address: int
+    mnemonic: str
+    operands: str
+
+    @property
+    def is_vector(self) -> bool:
+        return bool(VECTOR.search(self.operands))
+
+    @property
+    def is_multiply_add(self) -> bool:
+        return bool(MULTIPLY_ADD.fullmatch(self.mnemonic))
+
+    @property
+    def jumps_to(self) -> int | None:
+        target = re.match(r"([0-9a-f]+) <", self.operands)
+        return int(target[1], 16) if self.mnemonic.startswith("j") and target else None
+
+    def __str__(self) -> str:
+        return f"{self.mnemonic} {self.operands}"
+
+
+Function = list[Instruction]
+
+
+def tiles(disassembly: str, target: str) -> list[tuple[str, int, Function]]:
+    """Name, number of accumulators and instructions of each tile, of the output of objdump -d."""
+    found: list[tuple[str, int, Function]] = []
+    inside = False
+    for line in disassembly.splitlines():
+        if header := HEADER.match(line):
+            tile = re.search(TILE.format(target=target), header[1])
+            inside = bool(tile) and "[clone .cold]" not in header[1]
+            if inside:
+                found.append((header[1], int(tile[1]) * int(tile[2]), []))
+        elif inside and (instruction := INSTRUCTION.match(line)):
+            address, mnemonic, operands = instruction.groups()
+            operands = operands.split("#")[0].strip()  # the rest is objdump's comment
+            found[-1][2].append(Instruction(int(address, 16), mnemonic, operands))
+    return found
+
+
+def inner_loop(function: Function) -> Function:
+    """The innermost loop with the most multiply-adds; empty if there is no loop."""
+    loops = [
+        (instruction.jumps_to, instruction.address)
+        for instruction in function
+        if instruction.jumps_to is not None
+        and function[0].address <= instruction.jumps_to <= instruction.address
+    ]
+    bodies = [
+        [instruction for instruction in function if first <= instruction.address <= last]
+        for first, last in loops
+        if not any(
+            first <= other[0] and other[1] <= last and other != (first, last) for other in loops
+        )
+    ]
+    return max(bodies, key=multiply_adds, default=[])
+
+
+def multiply_adds(loop: Function) -> int:
+    return sum(instruction.is_multiply_add for instruction in loop)
+
+
+def spills(function: Function, loop: Function) -> Function:
+    """Vector instructions of the loop that touch the stack, or store anywhere.
+
+    A tile has nothing to store before its last step: a store is a sum that lives in memory.
+    """
+    # Without a frame pointer %rbp is a register like any other.
+    framed = any(str(instruction) == "mov %rsp,%rbp" for instruction in function)
+    stack = r"\(%r[sb]p" if framed else r"\(%rsp"
+    store = r"\)(\{%k\d\})?$"
+    return [
+        instruction
+        for instruction in loop
+        if instruction.is_vector and re.search(f"{stack}|{store}", instruction.operands)
+    ]
+
+
+def check(accumulators: int, function: Function) -> None:
+    loop = inner_loop(function)
+    count = multiply_adds(loop)
+    assert count, "no loop with multiply-adds"
+    # A multiple, if the loop is unrolled.
+    assert count % accumulators == 0, f"{count} multiply-adds for {accumulators} accumulators"
+    found = spills(function, loop)
+    assert not found, "spills: " + "; ".join(map(str, found))
+
+
+@pytest.fixture(scope="module")
+def disassembly() -> str:
+    if not shutil.which("objdump"):
+        pytest.skip("objdump is missing")
+    library = Path(torch_ops.__file__).parent / "libconvtbw.so"
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", library]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_stay_in_registers(disassembly: str, target: str) -> None:
+    found = tiles(disassembly, target)
+    assert found, "no tile in the library; is it stripped?"
+    for name, accumulators, function in found:
+        try:
+            check(accumulators, function)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+# --- the check itself -----------------------------------------------------------------------------
+
+# GCC 12 at -O3: a 2 x 2 tile, and the loop of one that spills.
+IN_REGISTERS = """
+0000000000001100 <void convtbw::simd::avx2::(anonymous namespace)::a_tile<Plain<float>, 2, 2>(TileCall)>:
+    1100:	push   %rbp
+    1101:	vmovups (%rdx),%ymm5
+    1105:	vmovaps %ymm5,0x28(%rsp)
+    1110:	vmovups (%rsi),%ymm0
+    1114:	vmovups 0x20(%rsi),%ymm1
+    1118:	vbroadcastss (%rax,%rbp,1),%ymm2
+    111e:	vfmadd231ps %ymm2,%ymm0,%ymm4
+    1122:	vfmadd231ps %ymm2,%ymm1,%ymm5
+    1126:	vbroadcastss 0x0(%rbp),%ymm3
+    112c:	vfmadd231ps %ymm3,%ymm0,%ymm6
+    1130:	vfmadd231ps %ymm3,%ymm1,%ymm7
+    1134:	mov    0x8(%rsp),%rbx
+    1138:	cmp    %r11,%rax
+    113c:	jne    1110 <void convtbw::simd::avx2::(anonymous namespace)::a_tile<Plain<float>, 2, 2>(TileCall)+0x10>
+    1140:	add    $0x20,%rsi
+    1144:	jne    1101 <void convtbw::simd::avx2::(anonymous namespace)::a_tile<Plain<float>, 2, 2>(TileCall)+0x1>
+    1148:	vmovups %ymm4,(%rdx)
+    114c:	ret
+"""  # noqa: E501
+SPILLS = {
+    "load": ("vbroadcastss 0x0(%rbp),%ymm3", "vmovaps 0x28(%rsp),%ymm3"),
+    "operand": ("vfmadd231ps %ymm3,%ymm1,%ymm7", "vfmadd213ps -0x38(%rsp),%ymm1,%ymm9"),
+    "store": ("vbroadcastss 0x0(%rbp),%ymm3", "vmovaps %ymm3,0x28(%rsp)"),
+    "store elsewhere": ("vbroadcastss 0x0(%rbp),%ymm3", "vmovups %ymm3,(%rax)"),
+    "masked store": ("vbroadcastss 0x0(%rbp),%ymm3", "vmovups %ymm3,(%rax){%k1}"),
+    "frame pointer": ("vmovups (%rdx),%ymm5", "mov    %rsp,%rbp"),
+}
+
+
+def only_tile(text: str) -> tuple[int, Function]:
+    assert not tiles(text, "avx512")
+    ((_, accumulators, function),) = tiles(text, "avx2")
+    return accumulators, function
+
+
+def test_a_loop_in_registers_passes() -> None:
+    accumulators, function = only_tile(IN_REGISTERS)
+    assert accumulators == 4
+    loop = inner_loop(function)
+    assert (loop[0].address, loop[-1].address) == (0x1110, 0x113C)
+    check(accumulators, function)
+
+
+@pytest.mark.parametrize("kind", SPILLS)
+def test_a_spill_is_found(kind: str) -> None:
+    text = IN_REGISTERS.replace(*SPILLS[kind])
+    assert text != IN_REGISTERS
+    with pytest.raises(AssertionError, match="spills: v"):
+        check(*only_tile(text))
+
+
+def test_missing_multiply_adds_are_found() -> None:
+    with pytest.raises(AssertionError, match="3 multiply-adds for 4 accumulators"):
+        check(*only_tile(IN_REGISTERS.replace("vfmadd231ps %ymm2,%ymm0", "vaddps %ymm2,%ymm0")))
+    with pytest.raises(AssertionError, match="no loop"):
+        check(*only_tile(IN_REGISTERS.replace("vfmadd", "vmul")))
