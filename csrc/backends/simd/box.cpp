@@ -53,6 +53,10 @@ class RowPacker {
  private:
   // Positions t of a comb with from + t*from_step + shift inside the source.
   Range present(const Comb& comb, int64_t begin, int64_t length) const {
+    if (comb.from_step == 1) {  // without divisions
+      const int64_t first = std::clamp<int64_t>(-begin, 0, length);
+      return {first, std::clamp(tensor_.extent[3] - begin, first, length)};
+    }
     const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
     const int64_t end = floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1;
     return {first, std::clamp(end, first, length)};
@@ -235,7 +239,10 @@ void pack_rows(const Packing& packing, const void* data, const BoxRange& box, co
 
 void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
               int64_t panel_count, void* buffer) {
-  if (packing.tensor.channel == 1)
+  // Planes of few pixels fit in the cache together, and their rows are too short for a call each.
+  constexpr int64_t kSmallPlane = 28 * 28;
+  const Tensor& tensor = packing.tensor;
+  if (tensor.channel == 1 || tensor.extent[2] * tensor.extent[3] <= kSmallPlane)
     return pack_rows(packing, data, box, panels, panel_count, buffer);
   // Channels first: all rows of few channels at a time. Rows of a plane follow each other in memory,
   // planes often lie a multiple of the cache's size apart.

@@ -86,6 +86,14 @@ CONVTBW_INLINE void clear(To* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = To{};
 }
 
+// Zeros in the lanes behind the first `count`.
+template <class V, int... lane>
+CONVTBW_INLINE V first_lanes(V v, int64_t count, std::integer_sequence<int, lane...>) {
+  using Mask = decltype(v == v);
+  const Mask first = Mask{lane...} < static_cast<int>(count);
+  return reinterpret_cast<V>(reinterpret_cast<Mask>(v) & first);
+}
+
 template <class From, class To>
 CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   constexpr int n = kLanes<typename From::Unit>;
@@ -108,7 +116,21 @@ CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
 // Columns are contiguous on both sides.
 template <class From, class To>
 void copy_rows(const Copy& c, From from) {
+  constexpr int n = kLanes<typename From::Unit>;
   To* to = static_cast<To*>(c.to);
+  if (c.columns == n && !c.zeros) {  // panels of one vector
+    for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
+      for (int64_t panel = 0; panel < c.panels; ++panel)
+        store(to + panel * c.to_panel, from.at(panel * c.from_panel).all());
+    return;
+  }
+  if (c.columns < n && c.columns + c.zeros == n && c.panels == 1 &&
+      c.from_row >= n * From::kElements) {
+    // Less than a vector: up to the next row's end all of the source's memory may be read.
+    for (int64_t row = 1; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
+      store(to, first_lanes(from.all(), c.columns, std::make_integer_sequence<int, n>()));
+    return copy_row(c, from, to);
+  }
   for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
     for (int64_t panel = 0; panel < c.panels; ++panel)
       copy_row(c, from.at(panel * c.from_panel), to + panel * c.to_panel);

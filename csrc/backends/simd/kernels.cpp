@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/simd/copy.h"
+#include "backends/simd/lanes.h"
 #include "backends/simd/tile.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -44,6 +45,9 @@ extern constinit const Arithmetic kPairs{
     {nullptr, copy_pairs},
     {nullptr, copy_elements_of<bfloat16, float>},
     {nullptr, copy_elements_of<float, bfloat16>},
+    nullptr,
+    {},
+    nullptr,
 };
 
 #endif
@@ -62,6 +66,9 @@ constinit const Arithmetic kF32{
      copy_elements_of<float16, float>, nullptr},
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
      copy_elements_of<float, float16>, nullptr},
+    lane_row<float>,
+    kLaneTaps<float>,
+    spread<float>,
 };
 
 constinit const Arithmetic kF64{
@@ -72,6 +79,9 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    lane_row<double>,
+    kLaneTaps<double>,
+    spread<double>,
 };
 
 }  // namespace

@@ -55,6 +55,53 @@ struct Tiles {
   Tile adjacent[kMaxVectors + 1][kMaxRows + 1];
 };
 
+// Below, lanes are channels on every side: of x, of w and of y.
+
+// A row of results.
+//   c[i*c_step + lane] = start[lane] + sum over t of  a[taps[t] + i*a_step + lane] * w[t*lanes +
+//   lane]
+struct LaneRow {
+  const void *a, *w;
+  const int64_t* taps;
+  int64_t tap_count;
+  const void* start;
+  void* c;
+  int64_t pixels, a_step, c_step;
+  int64_t live;  // lanes of the result; those behind them are not written
+};
+
+// Sums over runs of pixels, for some rows of taps that are adjacent in each row.
+//   sums[r*sums_row + t*lanes + lane] = [the same +] sum over runs and their steps i of
+//     a[run.a + rows[r] + t*lanes + i*a_step + lane] * b[run.b + i*b_step + lane]
+struct LaneTaps {
+  const void *a, *b;
+  const Run* runs;
+  int64_t run_count;
+  const int64_t* rows;
+  int64_t a_step, b_step;
+  void* sums;
+  int64_t sums_row;
+  bool accumulate;
+};
+
+inline constexpr int kMaxLaneRows = 6, kMaxLaneTaps = 12;
+
+// By [rows][taps]; nullptr where both together are too many.
+struct LaneTapsFunctions {
+  void (*at[kMaxLaneRows + 1][kMaxLaneTaps + 1])(const LaneTaps&);
+};
+
+// Channels of one side repeated so that each lane has its own:
+//   to[plane*to_plane + i*lanes + lane] = from[i*from_step + index[lane] + plane]
+// Indices ascend. May read up to two vectors behind the last position's.
+struct Spread {
+  const void* from;
+  int64_t from_step;
+  const int32_t* index;
+  void* to;
+  int64_t to_plane, planes, positions;
+};
+
 enum class Halves : uint8_t { both, first, second };
 
 // A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
@@ -86,6 +133,10 @@ struct Arithmetic {
   CopyFunction pack[4];    // elements to units
   CopyFunction widen[4];   // elements to sums
   CopyFunction unpack[4];  // sums to elements
+  // Not for pairs.
+  void (*lane_row)(const LaneRow&);
+  LaneTapsFunctions lane_taps;
+  void (*spread)(const Spread&);
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

@@ -12,4 +12,9 @@ std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& 
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
 
+// For groups of few channels; not for pairs.
+std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
+                                                 const Arithmetic& arithmetic);
+
 }  // namespace convtbw::simd
