@@ -244,8 +244,8 @@ void pack_box(const Packing& packing, const void* data, const BoxRange& box, con
   const Tensor& tensor = packing.tensor;
   if (tensor.channel == 1 || tensor.extent[2] * tensor.extent[3] <= kSmallPlane)
     return pack_rows(packing, data, box, panels, panel_count, buffer);
-  // Channels first: all rows of few channels at a time. Rows of a plane follow each other in memory,
-  // planes often lie a multiple of the cache's size apart.
+  // Channels first: all rows of few channels at a time. Rows of a plane follow each other in
+  // memory, planes often lie a multiple of the cache's size apart.
   constexpr int64_t kPlanes = 16;
   for (const Panel* panel = panels; panel != panels + panel_count; ++panel)
     for (int64_t channel = 0, count; channel < panel->channels; channel += count) {
@@ -254,7 +254,8 @@ void pack_box(const Packing& packing, const void* data, const BoxRange& box, con
       Panel part = *panel;
       part.first += channel;
       part.channels = count;
-      part.offset += (packing.pairing == Pairing::channels ? channel / 2 : channel) * panel->channel;
+      part.offset +=
+          (packing.pairing == Pairing::channels ? channel / 2 : channel) * panel->channel;
       if (count < left) part.zeros = 0;
       pack_rows(packing, data, box, &part, 1, buffer);
     }
