@@ -36,7 +36,7 @@ kernel-tests: $(VENV)/.tools
 
 # The AVX-512 kernels, on a CPU that Bochs emulates if this one has no AVX-512, or if EMULATE=1.
 test-avx512: build/avx512/kernel_tests
-	tests/cpp/avx512.sh $< $(or $(ARGS),--target avx512 --quick)
+	tests/avx512.sh $< $(or $(ARGS),--target avx512 --quick)
 
 # Static, for the emulated machine has no shared libraries.
 build/avx512/kernel_tests: $(VENV)/.tools $(CPP) CMakeLists.txt

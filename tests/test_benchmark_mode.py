@@ -13,6 +13,8 @@ from samples import CASES, OPERATORS, Case, torch_form
 
 from torch_ops import backends
 
+pytestmark = pytest.mark.unforced
+
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 
 

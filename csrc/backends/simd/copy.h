@@ -62,7 +62,7 @@ struct AdjacentPairs {
   const bfloat16* p;
 
   CONVTBW_INLINE AdjacentPairs at(int64_t offset) const { return {p + offset}; }
-  CONVTBW_INLINE Words all() const { return *reinterpret_cast<const Words*>(p); }
+  CONVTBW_INLINE Words all() const { return *reinterpret_cast<const WordsOfShorts*>(p); }
   CONVTBW_INLINE Words some(int64_t count) const { return gather(2, count); }
   CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};

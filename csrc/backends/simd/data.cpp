@@ -146,7 +146,8 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void DataPlan::choose_sizes() {
   // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3).
-  constexpr int64_t kBufferBytes = 128 << 10, kStageBytes = 256 << 10;
+  constexpr int64_t kBufferBytes = 128 << 10, kMostBufferBytes = 512 << 10;
+  constexpr int64_t kStageBytes = 256 << 10;
   constexpr int64_t kPixels = 256, kFewPixels = 48;
   constexpr int64_t kPackedBytes = 4 << 20;
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
@@ -163,10 +164,10 @@ void DataPlan::choose_sizes() {
   const int64_t part_lanes = std::min(
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
-  // Fewer channels at a time where else only few pixels would fit.
-  int64_t channels = in_channels_;
+  // Fewer channels at a time, or a larger buffer, where else only few pixels would fit.
+  int64_t channels = in_channels_, buffer_bytes = kBufferBytes;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
-    return positions(windows) * channels * unit() <= kBufferBytes &&
+    return positions(windows) * channels * unit() <= buffer_bytes &&
            (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
   };
   const auto grow = [&](int64_t limit) {
@@ -187,8 +188,12 @@ void DataPlan::choose_sizes() {
   grow(limit);
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
-  while (pixels(size) < std::min(kFewPixels, all_pixels) && channels > 64) {
-    channels = (channels + 1) / 2;
+  while (pixels(size) < std::min(kFewPixels, all_pixels) &&
+         (channels > 64 || buffer_bytes < kMostBufferBytes)) {
+    if (channels > 64)
+      channels = (channels + 1) / 2;
+    else
+      buffer_bytes *= 2;
     grow(limit);
   }
   const auto box_count = [&] {

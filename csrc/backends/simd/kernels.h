@@ -25,7 +25,7 @@ enum class Start : uint8_t {
 
 // The most steps of one sum in float32. Longer ones are summed in parts, as a blocked gemm does:
 // the rounding error of a running sum grows with its length.
-inline constexpr int64_t kMaxSteps = 512;
+inline constexpr int64_t kMaxSteps = 128;
 
 // A register tile: rows x (vectors * lanes) sums.
 //   c[i][j] = start + sum over runs r and steps k of  a[r.a + row(i) + k] * b[r.b + k * b_step + j]

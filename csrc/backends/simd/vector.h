@@ -21,6 +21,8 @@ constexpr int kBytes = CONVTBW_VECTOR_BYTES;
 using Floats = float __attribute__((vector_size(kBytes), aligned(4), may_alias));
 using Doubles = double __attribute__((vector_size(kBytes), aligned(8), may_alias));
 using Words = uint32_t __attribute__((vector_size(kBytes), aligned(4), may_alias));
+// Where pairs of 16-bit elements are read as words.
+using WordsOfShorts = uint32_t __attribute__((vector_size(kBytes), aligned(2), may_alias));
 using Shorts = uint16_t __attribute__((vector_size(kBytes / 2), aligned(2), may_alias));
 
 template <class T>

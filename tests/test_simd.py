@@ -1,0 +1,290 @@
+"""The SIMD backend where its blocks end: remainders, odd strides, threads, memory, rounding.
+
+Every geometry on every target is in test_exact.py; here are sizes chosen by what the kernels do.
+Integers are small enough that every order of summation gives the same bits.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from forcing import supported_targets
+from torch import Tensor
+
+import torch_ops
+from torch_ops.bench_accuracy import errors
+from torch_ops.bench_cases import FORMATS, PARTIALS, Case
+from torch_ops.bench_shapes import Shape
+
+TARGETS = supported_targets()
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def integers(*extents: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    # Mostly zeros: sums stay exact in bfloat16's 8 bits.
+    values = torch.randint(-2, 3, extents) * (torch.rand(extents) < 0.3)
+    return values.to(dtype)
+
+
+def partials(
+    x: Tensor, w: Tensor, y: Tensor, stride: int, pad: int, groups: int = 1
+) -> dict[str, Tensor]:
+    """fprop, dgrad and wgrad of a convolution (NCX, OIX) with equal attributes on every axis."""
+    axes = x.dim() - 2
+    attributes = {
+        "strides": [stride] * axes,
+        "pads_begin": [pad] * axes,
+        "pads_end": [pad] * axes,
+        "dilations": [1] * axes,
+        "groups": groups,
+        "data_format": "NCX",
+        "weights_format": "OIX",
+    }
+    return {
+        "fprop": torch_ops.convolution(x, w, **attributes),
+        "dgrad": torch_ops.convolution_backward_data(y, w, src_shape=list(x.shape), **attributes),
+        "wgrad": torch_ops.convolution_backward_weights(
+            x, y, weights_shape=list(w.shape), **attributes
+        ),
+    }
+
+
+def exact(
+    x: Tensor, w: Tensor, y: Tensor, stride: int, pad: int, groups: int = 1
+) -> dict[str, Tensor]:
+    """The same by torch, in float64."""
+    x, w, y = (t.double().contiguous() for t in (x, w, y))
+    axes = x.dim() - 2
+    geometry = ([stride] * axes, [pad] * axes, [1] * axes)
+    dgrad, wgrad, _ = torch.ops.aten.convolution_backward(
+        y, x, w, None, *geometry, False, [0] * axes, groups, [True, True, False]
+    )
+    fprop = torch.ops.aten.convolution(x, w, None, *geometry, False, [0] * axes, groups)
+    return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}
+
+
+def wrong(
+    what: object,
+    extents: tuple[tuple[int, ...], tuple[int, ...]],
+    stride: int,
+    pad: int,
+    groups: int,
+    dtype: torch.dtype,
+) -> list[str]:
+    """Names of the partials that differ, for x and w of these extents."""
+    x, w = (integers(*e, dtype=dtype) for e in extents)
+    spatial = [
+        (a + 2 * pad - k) // stride + 1 for a, k in zip(x.shape[2:], w.shape[2:], strict=True)
+    ]
+    y = integers(x.shape[0], w.shape[0], *spatial, dtype=dtype)
+    found = partials(x, w, y, stride, pad, groups)
+    expected = exact(x, w, y, stride, pad, groups)
+    return [
+        f"{name} of {what}"
+        for name in found
+        if not torch.equal(found[name].double(), expected[name])
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_number_of_channels(target: str, dtype: torch.dtype) -> None:
+    """From 1 to two tiles and one more, on both sides; the other side few and many."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for channels in range(1, 66):
+            for other in (1, 3, 20):
+                for c, q in ((channels, other), (other, channels)):
+                    found += wrong((c, q), ((2, c, 5, 6), (q, c, 2, 3)), 1, 1, 1, dtype)
+    assert not found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_number_of_pixels_and_taps(target: str, dtype: torch.dtype) -> None:
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for channels in (2, 5, 19):
+            for pixels in range(1, 70, 3):
+                for taps in (1, 2, 3, 5, 8):
+                    shape = ((1, channels, pixels), (channels, channels, taps))
+                    found += wrong((channels, pixels, taps), shape, 1, taps // 2, 1, dtype)
+            for width in (17, 34):
+                shape = ((1, channels, 9, width), (channels, channels, 4, 4))
+                found += wrong((channels, width), shape, 2, 1, 1, dtype)
+    assert not found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
+    """Depthwise, with a channel multiplier, and small groups."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for groups in range(2, 36):
+            for c, q in ((1, 1), (1, 2), (3, 1), (4, 4), (9, 2)):
+                shape = ((2, groups * c, 6, 5), (groups * q, c, 3, 2))
+                found += wrong((groups, c, q), shape, 1, 1, groups, dtype)
+        for taps in range(1, 40):
+            shape = ((1, 18, 41), (18, 1, taps))
+            found += wrong(("taps", taps), shape, 1 + taps % 3, taps // 2, 18, dtype)
+        found += wrong("3-D", ((2, 20, 5, 6, 7), (20, 1, 3, 3, 3)), 2, 1, 20, dtype)
+    assert not found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_any_strides(target: str) -> None:
+    """Overlapping, unaligned, reversed-order and zero strides are read where they lie."""
+    memory = {d: integers(4000, dtype=d) for d in (torch.float32, torch.bfloat16)}
+    views = [
+        ((2, 6, 9, 11), (1, 1, 1, 1), 3),  # every element of the view overlaps others
+        ((2, 6, 9, 11), (7, 3, 2, 1), 1),
+        ((2, 6, 9, 11), (700, 1, 70, 6), 1),  # channels last, rows apart
+        ((2, 6, 9, 11), (1, 2, 200, 18), 5),
+        ((2, 6, 9, 11), (0, 0, 0, 0), 9),
+        ((2, 6, 9, 11), (0, 99, 11, 1), 0),
+        ((2, 6, 9, 11), (594, 0, 11, 1), 0),
+    ]
+    with torch_ops.backends.use("simd", target):
+        for dtype, numbers in memory.items():
+            for extents, strides, offset in views:
+                x = numbers.as_strided(extents, strides, offset)
+                for q in (1, 5, 18):
+                    w = integers(q, 6, 3, 3, dtype=dtype)
+                    y = integers(2, q, 9, 11, dtype=dtype)
+                    strided = partials(x, w, y, 1, 1)
+                    plain = partials(x.contiguous(), w, y, 1, 1)
+                    for name in plain:
+                        assert torch.equal(strided[name], plain[name]), (name, strides, q, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dimension", [0, 1, 2, 3])
+def test_strides_beyond_two_to_the_31(dimension: int, dtype: torch.dtype) -> None:
+    """Over memory that is reserved and, but for a few pages, never touched."""
+    far = 2**31 + 5
+    extents = [2, 3, 4, 5]
+    strides = [60, 20, 5, 1]
+    extents[dimension] = 2
+    strides[dimension] = far
+    x = torch.empty(far + 1000, dtype=dtype).as_strided(extents, strides)
+    x.copy_(integers(*extents, dtype=dtype))
+    w, y = integers(18, x.shape[1], 2, 2, dtype=dtype), integers(2, 18, *x.shape[2:], dtype=dtype)
+    y = y[..., : x.shape[2] - 1, : x.shape[3] - 1]
+    with torch_ops.backends.use("simd"):
+        far_away = partials(x, w, y, 1, 0)
+        near = partials(x.contiguous(), w, y, 1, 0)
+    for name in near:
+        assert torch.equal(far_away[name], near[name]), name
+
+
+@pytest.fixture
+def restored_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("restored_threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("dense", False, 4, 40, 48, (18, 18), 3, padding=1),
+        Shape("strided", True, 3, 48, 24, (12, 12), 4, stride=2, padding=1),
+        Shape("few", True, 4, 32, 3, (20, 20), 4, stride=2, padding=1),
+        Shape("depthwise", False, 4, 40, 40, (30, 30), 5, padding=2, groups=40),
+        Shape("many_weights", False, 2, 160, 160, (6, 6), 3, padding=1),
+    ],
+    ids=lambda shape: shape.name,
+)
+def test_bits_do_not_depend_on_threads(shape: Shape, target: str, dtype: torch.dtype) -> None:
+    name = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float64: "f32"}[dtype]
+    for data_format in FORMATS:
+        for partial in PARTIALS:
+            case = Case(shape, data_format, name, partial)
+            if dtype == torch.float64:
+                case.ours = tuple(t.double() for t in case.ours)
+            run = case.our_run()
+            results = []
+            for threads in (1, 2, 3, 4, 8):
+                torch.set_num_threads(threads)
+                with torch_ops.backends.use("simd", target):
+                    results.append(run())
+            assert all(torch.equal(r, results[0]) for r in results), (data_format, partial)
+
+
+_PEAK = """
+import resource, sys, torch, torch_ops
+from torch_ops import backends
+from torch_ops.bench_cases import Case
+from torch_ops.bench_shapes import Shape, MEASURED
+torch.set_num_threads(2)
+shapes = {s.name: s for s in MEASURED}
+shapes["large_3d"] = Shape("large_3d", True, 1, 64, 32, (40, 40, 40), 3, stride=2, padding=1)
+shapes["warm"] = Shape("warm", True, 1, 8, 8, (8, 8), 2, stride=2)
+name, data_format, backend = sys.argv[1:]
+def highest():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def run(name):
+    case = Case(shapes[name], data_format, "f32", "weights")
+    call = case.our_run()
+    if backend == "auto":
+        return call
+    def forced():
+        with backends.use(backend):
+            return call()
+    return forced
+run("warm")()
+call = run(name)
+case_bytes = highest()
+# What making the data needed beyond the data is filled, so that the call alone can raise the peak.
+with open("/proc/self/status") as status:
+    now = next(int(l.split()[1]) * 1024 for l in status if l.startswith("VmRSS"))
+filler = torch.ones(max(0, case_bytes - now) // 4)
+before = highest()
+result = call()
+print(highest() - before - result.nbytes)
+"""
+
+
+@pytest.mark.parametrize("backend", ["simd", "auto"])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", ["unet_up4", "large_3d"])
+def test_weights_gradient_needs_16_megabytes_beside_its_result(
+    name: str, data_format: str, backend: str
+) -> None:
+    child = subprocess.run(
+        [sys.executable, "-P", "-c", _PEAK, name, data_format, backend],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    assert int(child.stdout) <= 16 << 20
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("wgrad_long", True, 32, 32, 16, (32, 32), 4, stride=2, padding=1),
+        Shape("fprop_long", False, 1, 512, 32, (8, 8), 3, padding=1),
+        Shape("few", False, 8, 3, 32, (64, 64), 7, stride=2, padding=3),
+        Shape("pointwise", False, 8, 128, 32, (28, 28), 1),
+        Shape("depthwise", False, 8, 32, 32, (56, 56), 5, padding=2, groups=32),
+    ],
+    ids=lambda shape: shape.name,
+)
+def test_rounding_error_is_that_of_a_blocked_gemm(shape: Shape, data_format: str) -> None:
+    with torch_ops.backends.use("simd"):
+        for partial in PARTIALS:
+            found = errors(Case(shape, data_format, "f32", partial), True, True)
+            ours, theirs, gemm = (found[f"error_{name}"] for name in ("ours", "torch", "gemm"))
+            assert ours <= max(theirs, 1.25 * gemm), (partial, found)
