@@ -93,7 +93,7 @@ struct LaneTapsFunctions {
 
 // Channels of one side repeated so that each lane has its own:
 //   to[plane*to_plane + i*lanes + lane] = from[i*from_step + index[lane] + plane]
-// Indices ascend. May read up to two vectors behind the last position's.
+// Indices ascend. May read up to a vector behind the last position's channels.
 struct Spread {
   const void* from;
   int64_t from_step;

@@ -61,11 +61,11 @@ Problem with_long_rows(Problem p) {
 // Below this a parallel region costs more (2 to 5 us) than a second thread saves.
 constexpr int64_t kSerialFlops = 500'000;
 
-// Whether lanes should be channels of all groups, rather than of one group after the other. 3x3 on
-// 28x28, 128 channels in groups, time of one group after the other over that of all groups (Zen 4,
-// the three contractions in both layouts): with 8 lanes 5 to 23 in groups of 2, 2.4 to 4.9 of 4,
-// 0.64 to 0.76 of 8, 0.3 to 0.5 of 16; with 16 lanes 3.1 to 5.7 of 4, 1.3 to 1.6 of 8, 0.3 to 0.5
-// of 16.
+// Whether lanes should be channels of all groups, rather than of one group after the other. Time of
+// one group after the other over that of all groups, 3x3 on 28x28, three contractions, two layouts
+// (Zen 4): with 8 lanes 1.9 to 8.6 in groups of 2, 2.8 to 4.2 of 4, 0.7 to 0.8 of 8; with 16 lanes
+// 1.0 (channels first, pixels in lanes) to 4.4 of 4, 1.07 to 1.6 of 8, 0.4 to 0.5 of 16. Depthwise,
+// on 56x56: 2.9 to 34.
 bool few_channels_a_group(const Geometry& g, int64_t lanes) {
   return g.groups > 1 && std::max(g.x_channels, g.y_channels) < lanes;
 }
