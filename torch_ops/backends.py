@@ -2,8 +2,8 @@
 
 A *backend* is one implementation of all operators: ``simd``, ``onednn`` or ``reference``. For each
 call the first one that does not decline serves. *Available* backends were compiled in; *supported*
-ones also run on this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW_TARGET`` force one
-for the whole process; :func:`use` forces one for a block of code on one thread.
+ones also run on this machine. The environment variables ``CONVTBW_BACKEND`` and ``CONVTBW_TARGET``
+force one for the whole process; :func:`use` forces one for a block of code on one thread.
 
 The choice is made when an operator runs, so it also holds for calls inside a compiled program.
 
