@@ -593,3 +593,33 @@ def test_explain_takes_no_memory_for_the_result() -> None:
         weights_format="IOX",
     )
     assert plan.backend == "simd"
+
+
+def test_depthwise_kernels_of_onednn_serve_where_they_are_faster() -> None:
+    """The rules of csrc/plan/preference.cpp, each on one side of its bound."""
+    if "onednn" not in SUPPORTED:
+        pytest.skip("built without oneDNN")
+
+    def served(op: str, kernel: int, extent: int, channels: int = 64) -> str:
+        src = torch.empty(1, extent, extent, channels)
+        attributes = {
+            "strides": [1, 1], "dilations": [1, 1], "groups": channels,
+            "pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2, "data_format": "NXC",
+        }  # fmt: skip
+        if op == "convolution":
+            second = torch.empty(kernel, kernel, 1, channels)
+        else:
+            second = src
+            attributes["weights_shape"] = [kernel, kernel, 1, channels]
+        return backends.explain(op, src, second, **attributes).backend
+
+    assert served("convolution", 3, 56) == "onednn"
+    assert served("convolution", 7, 56) == "simd"
+    assert served("convolution", 7, 56, channels=21) == "onednn"
+    assert served("convolution_backward_weights", 3, 14) == "onednn"
+    assert served("convolution_backward_weights", 3, 56) == "simd"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert served("convolution", 3, 56) == "simd"
+    finally:
+        torch.use_deterministic_algorithms(False)
