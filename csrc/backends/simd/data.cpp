@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/run_parts.h"
@@ -17,26 +18,6 @@
 namespace convtbw::simd {
 
 namespace {
-
-// Lanes [lane, lane + vectors * width) of the result's channels.
-struct Block {
-  int64_t lane;
-  int vectors;
-};
-
-// Two vectors make the best tile; three at the end rather than one (kernels.md's rates: 78 to 94
-// against 69 to 89 of 101).
-std::vector<Block> blocks_of(int64_t channels, int lanes) {
-  std::vector<Block> blocks;
-  int64_t left = (channels + lanes - 1) / lanes, lane = 0;
-  while (left) {
-    const int vectors = left == 1 ? 1 : left == 3 ? 3 : 2;
-    blocks.push_back({lane, vectors});
-    lane += int64_t{vectors} * lanes;
-    left -= vectors;
-  }
-  return blocks;
-}
 
 class DataPlan : public Plan {
  public:
@@ -74,6 +55,10 @@ class DataPlan : public Plan {
       count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
     return count;
   }
+  // A thread's: where the rows of tiles begin, the operand's rows, the stage.
+  int64_t local_bytes() const {
+    return 2 * tile_list_ * int64_t{sizeof(int64_t)} + (buffer_units_ + stage_units_) * unit();
+  }
   // Pixels of the stage do not all begin in the same sets of the cache.
   static int64_t stage_pitch(int64_t lanes) { return lanes % 64 == 0 ? lanes + 16 : lanes; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
@@ -84,7 +69,7 @@ class DataPlan : public Plan {
   Tensor out_;
   int64_t in_channels_, out_channels_;
   int64_t w_in_, w_out_;  // strides of the weights
-  std::vector<Block> blocks_;
+  std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<Chunk> chunks_;
@@ -109,7 +94,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
-      blocks_(blocks_of(out_channels_, arithmetic.lanes)),
+      blocks_(lane_blocks(out_channels_, arithmetic.lanes, false)),
       axes_(phased_axes(problem)),
       packing_{&arithmetic,
                fprop_ ? x_tensor(problem) : y_tensor(problem),
@@ -131,8 +116,12 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
     chunk.weights = weights_units_;
     weights_units_ += taps_ * chunk.units;
     for (const BoxPhase& phase : phases_)
-      for (int vectors = 0; vectors <= kMaxVectors; ++vectors)
-        chunk.runs.push_back(runs(phase, chunk, vectors));
+      for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
+        const bool used = std::ranges::any_of(
+            blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
+        chunk.runs.push_back(used ? runs(phase, chunk, vectors) : RunParts());
+        bytes += chunk.runs.back().bytes();
+      }
   }
 
   bias_lanes_ = blocks_.back().lane + int64_t{blocks_.back().vectors} * arithmetic_.lanes;
@@ -140,7 +129,9 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
   workspace_units_ =
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " + arithmetic.name;
-  workspace = 0;
+  workspace = workspace_units_ * unit() + problem.threads * local_bytes();
+  bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(Part) +
+                                phases_.size() * sizeof(BoxPhase));
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
@@ -238,7 +229,7 @@ void DataPlan::choose_sizes() {
   for (int64_t group = 0; group < groups; ++group)
     for (int64_t block = 0; block < blocks; block += part_blocks) {
       const int64_t count = std::min(part_blocks, blocks - block);
-      const Block& last = blocks_[block + count - 1];
+      const LaneBlock& last = blocks_[block + count - 1];
       const int64_t end = last.lane + int64_t{last.vectors} * arithmetic_.lanes;
       parts_.push_back({group, block, count, blocks_[block].lane, end - blocks_[block].lane});
       largest_part_lanes_ = std::max(largest_part_lanes_, parts_.back().lanes);
@@ -282,33 +273,25 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
   char* to = static_cast<char*>(packed) +
              (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
   for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
-    const Block& block = blocks_[i];
+    const LaneBlock& block = blocks_[i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-    const int64_t live = std::min(width, out_channels_ - block.lane);
-    const PerAxis<const Phase*>& axes = phase.axes;
-    for (int64_t t0 = 0; t0 < axes[1]->sliding.taps; ++t0)
-      for (int64_t t1 = 0; t1 < axes[2]->sliding.taps; ++t1)
-        for (int64_t t2 = 0; t2 < axes[3]->sliding.taps; ++t2) {
-          const int64_t tap = (axes[1]->tap + t0 * axes[1]->tap_step) * problem_.w.axes[0] +
-                              (axes[2]->tap + t1 * axes[2]->tap_step) * problem_.w.axes[1] +
-                              (axes[3]->tap + t2 * axes[3]->tap_step) * problem_.w.axes[2];
-          const char* const from = w + (tap + block.lane * w_out_) * bytes;
-          const Copy call{from, w_in_, w_out_, to, width, 1, chunk.channels, live, width - live};
-          pack_channel_rows(arithmetic_, problem_.dtype, call);
-          to += chunk.units * width * unit();
-        }
+    for_each_tap(phase, problem_.w, [&](int64_t tap) {
+      const char* const from = w + (tap + block.lane * w_out_) * bytes;
+      pack_channel_rows(
+          arithmetic_, problem_.dtype,
+          {from, w_in_, w_out_, to, width, 1, chunk.channels, block.live, width - block.live});
+      to += chunk.units * width * unit();
+    });
   }
 }
 
 void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRange& box,
                        const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const int64_t lists = 2 * tile_list_ * static_cast<int64_t>(sizeof(int64_t));
-  char* const memory =
-      local_scratch<char>(lists + (buffer_units_ + stage_units_) * unit() + 64 * unit());
+  char* const memory = local_scratch<char>(local_bytes());
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
   int64_t* const c_rows = a_rows + tile_list_;
-  char* const buffer = memory + lists;
+  char* const buffer = reinterpret_cast<char*>(c_rows + tile_list_);
   char* const stage = buffer + buffer_units_ * unit();
 
   const BoxRange positions = positions_of(box, axes_, out_);
@@ -358,7 +341,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
       const char* b =
           packed + (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
       for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
-        const Block& block = blocks_[i];
+        const LaneBlock& block = blocks_[i];
         const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
         const RunParts& runs =
             chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)];
@@ -366,7 +349,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
         call.a = buffer;
         call.b = b;
         call.c = c + (block.lane - part.lane) * unit();
-        call.live = staged_ ? width : std::min(width, out_channels_ - block.lane);
+        call.live = staged_ ? width : block.live;
         Start start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
         if (bias && start == Start::zero) {
           start = Start::bias;

@@ -143,21 +143,14 @@ void FewChannelsPlan::choose_sizes() {
 void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   for (const BoxPhase& phase : phases_) {
-    const PerAxis<const Phase*>& axes = phase.axes;
     char* to = packed + phase.taps_before * in_units_ * out_channels_ * unit();
-    for (int64_t t0 = 0; t0 < axes[1]->sliding.taps; ++t0)
-      for (int64_t t1 = 0; t1 < axes[2]->sliding.taps; ++t1)
-        for (int64_t t2 = 0; t2 < axes[3]->sliding.taps; ++t2) {
-          const int64_t tap = (axes[1]->tap + t0 * axes[1]->tap_step) * problem_.w.axes[0] +
-                              (axes[2]->tap + t1 * axes[2]->tap_step) * problem_.w.axes[1] +
-                              (axes[3]->tap + t2 * axes[3]->tap_step) * problem_.w.axes[2];
-          const char* const from =
-              static_cast<const char*>(operands.data.w) + (group * problem_.w.group + tap) * bytes;
-          pack_channel_rows(
-              arithmetic_, problem_.dtype,
-              {from, w_in_, w_out_, to, out_channels_, 1, in_channels_, out_channels_});
-          to += in_units_ * out_channels_ * unit();
-        }
+    for_each_tap(phase, problem_.w, [&](int64_t tap) {
+      const char* const from =
+          static_cast<const char*>(operands.data.w) + (group * problem_.w.group + tap) * bytes;
+      pack_channel_rows(arithmetic_, problem_.dtype,
+                        {from, w_in_, w_out_, to, out_channels_, 1, in_channels_, out_channels_});
+      to += in_units_ * out_channels_ * unit();
+    });
   }
 }
 

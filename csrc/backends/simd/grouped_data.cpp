@@ -88,6 +88,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   workspace = (panels_ * panel_weights_ +
                problem.threads * (side_.memory_units() + part_panels_ * stage_units_)) *
               unit();
+  bytes = sizeof(GroupedDataPlan);
 }
 
 PerAxis<Strip> GroupedDataPlan::strips_of(const PerAxis<int64_t>& windows) const {

@@ -7,6 +7,7 @@
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/scratch.h"
+#include "backends/simd/sums.h"
 #include "core/parallel.h"
 
 namespace convtbw::simd {
@@ -90,6 +91,8 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   choose_sizes();
   choose_blocks();
   kernel = std::string("wgrad, channels of all groups in lanes, ") + arithmetic.name;
+  workspace = chunks_ * panels_ * panel_sums_ * unit() + problem.threads * local_bytes_;
+  bytes = sizeof(GroupedWeightsPlan);
 }
 
 PerAxis<Strip> GroupedWeightsPlan::x_strips(const PerAxis<int64_t>& windows) const {
@@ -254,13 +257,6 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t panel, const c
       }
 }
 
-template <class T>
-void add(char* to, const char* from, int64_t count) {
-  T* const sums = reinterpret_cast<T*>(to);
-  const T* const more = reinterpret_cast<const T*>(from);
-  for (int64_t i = 0; i < count; ++i) sums[i] += more[i];
-}
-
 void GroupedWeightsPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), parts = ceil_div(panels_, part_panels_);
   char* const all = shared_scratch<char>(chunks_ * panels_ * panel_sums_ * unit());
@@ -275,12 +271,7 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
   // Chunks are added in their order, whoever computed them.
   parallel_for(problem_.threads, panels_, [&](int64_t panel) {
     char* const sums = sums_of(0, panel);
-    for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
-      if (problem_.dtype == Dtype::f64)
-        add<double>(sums, sums_of(chunk, panel), panel_sums_);
-      else
-        add<float>(sums, sums_of(chunk, panel), panel_sums_);
-    }
+    add_chunks(problem_.dtype, sums, panels_ * panel_sums_, chunks_, panel_sums_);
     finish(operands, panel, sums);
   });
 }

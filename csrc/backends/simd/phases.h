@@ -68,4 +68,16 @@ void for_each_row(const BoxRange& range, const F& f) {
       for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
 }
 
+// f(offset) for every tap of the phase, ascending in the operand: where its weights lie.
+template <class F>
+void for_each_tap(const BoxPhase& phase, const WeightsStrides& w, const F& f) {
+  const auto at = [&](int a, int64_t t) {
+    return (phase.axes[a]->tap + t * phase.axes[a]->tap_step) * w.axes[a - 1];
+  };
+  for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
+    for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
+      for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
+        f(at(1, t0) + at(2, t1) + at(3, t2));
+}
+
 }  // namespace convtbw::simd

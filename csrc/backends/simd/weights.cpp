@@ -10,21 +10,17 @@
 #include <utility>
 
 #include "backends/simd/box.h"
+#include "backends/simd/lane_blocks.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/scratch.h"
+#include "backends/simd/sums.h"
 #include "core/parallel.h"
 
 namespace convtbw::simd {
 
 namespace {
 
-// Lanes [lane, lane + vectors * width) of one side's channels.
-struct Block {
-  int64_t lane, live;
-  int vectors;
-};
-
-// Rows [channel, channel + rows) of the other side: of one panel, `row` within it.
+// A range of the other side's channels, packed side by side.
 struct RowPanel {
   int64_t channel, channels;
   int64_t rows;  // channels, or channels * taps of the last axis where these are joined
@@ -55,7 +51,7 @@ class WeightsPlan : public Plan {
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
                  char* sums, char* memory) const;
   void finish(const Operands& operands, const Part& part, int64_t block, char* sums) const;
-  int64_t block_units(const Part& part, const Block& block) const;
+  int64_t block_units(const Part& part, const LaneBlock& block) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
 
@@ -65,7 +61,7 @@ class WeightsPlan : public Plan {
   PerAxis<Sliding> sliding_;
   int64_t steps_;  // windows that one unit holds
   Side x_, y_;
-  std::vector<Block> blocks_;
+  std::vector<LaneBlock> blocks_;
   std::vector<RowPanel> panels_;
   int64_t pitch_;     // of a row panel's pixels
   int64_t row_taps_;  // taps that have tiles of their own
@@ -88,6 +84,9 @@ WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
   choose_sizes();
   kernel = std::string("wgrad, ") + (lanes_on_y_ ? "y" : "x") + " in lanes" +
            (joined_ ? ", taps joined with channels" : "") + ", " + arithmetic.name;
+  bytes =
+      static_cast<int64_t>(sizeof(WeightsPlan) + parts_.size() * sizeof(Part) +
+                           panels_.size() * sizeof(RowPanel) + blocks_.size() * sizeof(LaneBlock));
 }
 
 void WeightsPlan::choose_roles() {
@@ -119,19 +118,10 @@ void WeightsPlan::choose_roles() {
     panels_.push_back({c, channels, joined_ ? channels * taps : channels});
     max_panel_ = std::max(max_panel_, panels_.back().rows);
   }
-  // Two vectors make the best tile, three rather than one at the end; few rows need more.
-  int64_t left = ceil_div(lane_channels, lanes), lane = 0;
-  while (left) {
-    int64_t vectors = left == 1 ? 1 : left == 3 ? 3 : 2;
-    if (max_panel_ < 4) vectors = std::min<int64_t>(left, kMaxVectors);
-    blocks_.push_back(
-        {lane, std::min(vectors * lanes, lane_channels - lane), static_cast<int>(vectors)});
-    lane += vectors * lanes;
-    left -= vectors;
-  }
+  blocks_ = lane_blocks(lane_channels, arithmetic_.lanes, max_panel_ < 4);
 }
 
-int64_t WeightsPlan::block_units(const Part& part, const Block& block) const {
+int64_t WeightsPlan::block_units(const Part& part, const LaneBlock& block) const {
   int64_t rows = 0;
   for (int64_t i = part.first_panel; i < part.first_panel + part.panels; ++i)
     rows += panels_[i].rows;
@@ -289,7 +279,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   }
   int64_t lane_offset = 0;
   for (int64_t i = 0; i < part.blocks; ++i) {
-    const Block& block = blocks_[part.first_block + i];
+    const LaneBlock& block = blocks_[part.first_block + i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
     lane_panels.push_back({block.lane, block.live, lane_offset,
                            lane_side.packing.strips[3].length * width, width, 1,
@@ -312,7 +302,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     int64_t run_count = 0;
     int vectors = 0;
     for (int64_t i = 0; i < part.blocks; ++i) {
-      const Block& block = blocks_[part.first_block + i];
+      const LaneBlock& block = blocks_[part.first_block + i];
       const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
       const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
       const int64_t x_step = steps_ * strips[3].footings[0].window * x_pitch;
@@ -387,7 +377,7 @@ void WeightsPlan::finish(const Operands& operands, const Part& part, int64_t ind
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(problem_.dtype);
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  const Block& block = blocks_[part.first_block + index];
+  const LaneBlock& block = blocks_[part.first_block + index];
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
   const int64_t row_stride = lanes_on_y_ ? w.x_channel : w.y_channel;
   const int64_t lane_stride = lanes_on_y_ ? w.y_channel : w.x_channel;
@@ -434,13 +424,6 @@ void WeightsPlan::finish(const Operands& operands, const Part& part, int64_t ind
   }
 }
 
-template <class T>
-void add(char* to, const char* from, int64_t count) {
-  T* const sums = reinterpret_cast<T*>(to);
-  const T* const more = reinterpret_cast<const T*>(from);
-  for (int64_t i = 0; i < count; ++i) sums[i] += more[i];
-}
-
 void WeightsPlan::run(const Operands& operands) const {
   const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
   if (chunks_ == 1) {
@@ -471,13 +454,7 @@ void WeightsPlan::run(const Operands& operands) const {
     for (int64_t block = 0; block < part.blocks; ++block) {
       const int64_t units = block_units(part, blocks_[part.first_block + block]);
       char* const sums = sums_of(i, 0) + offset * unit();
-      for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
-        const char* const more = sums_of(i, chunk) + offset * unit();
-        if (problem_.dtype == Dtype::f64)
-          add<double>(sums, more, units);
-        else
-          add<float>(sums, more, units);
-      }
+      add_chunks(problem_.dtype, sums, part_units_, chunks_, units);
       finish(operands, part, block, sums);
       offset += units;
     }
