@@ -595,31 +595,39 @@ def test_explain_takes_no_memory_for_the_result() -> None:
     assert plan.backend == "simd"
 
 
-def test_depthwise_kernels_of_onednn_serve_where_they_are_faster() -> None:
+def test_onednn_serves_where_it_is_faster() -> None:
     """The rules of csrc/plan/preference.cpp, each on one side of its bound."""
     if "onednn" not in SUPPORTED:
         pytest.skip("built without oneDNN")
 
-    def served(op: str, kernel: int, extent: int, channels: int = 64) -> str:
-        src = torch.empty(1, extent, extent, channels)
+    def served(op: str, kernel: int, extent: int, channels: int, groups: int = 1) -> str:
+        src = torch.empty(2, extent, extent, channels)
         attributes = {
-            "strides": [1, 1], "dilations": [1, 1], "groups": channels,
+            "strides": [1, 1], "dilations": [1, 1], "groups": groups,
             "pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2, "data_format": "NXC",
         }  # fmt: skip
-        if op == "convolution":
-            second = torch.empty(kernel, kernel, 1, channels)
-        else:
-            second = src
-            attributes["weights_shape"] = [kernel, kernel, 1, channels]
+        weights = torch.empty(kernel, kernel, channels // groups, channels)
+        second = src if op.endswith("weights") else weights
+        if op.endswith("weights"):
+            attributes["weights_shape"] = list(weights.shape)
+        if op.endswith("data"):
+            attributes["src_shape"] = list(src.shape)
         return backends.explain(op, src, second, **attributes).backend
 
-    assert served("convolution", 3, 56) == "onednn"
-    assert served("convolution", 7, 56) == "simd"
-    assert served("convolution", 7, 56, channels=21) == "onednn"
-    assert served("convolution_backward_weights", 3, 14) == "onednn"
-    assert served("convolution_backward_weights", 3, 56) == "simd"
+    assert served("convolution", 3, 56, 64, groups=64) == "onednn"
+    assert served("convolution", 7, 56, 64, groups=64) == "simd"
+    assert served("convolution", 7, 56, 21, groups=21) == "onednn"
+    assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "onednn"
+    assert served("convolution_backward_weights", 3, 56, 64, groups=64) == "simd"
+    assert served("convolution", 3, 28, 64) == "onednn"
+    assert served("convolution", 7, 28, 64) == "simd"
+    assert served("convolution_backward_data", 3, 28, 64) == "onednn"
+    assert served("convolution_backward_data", 3, 112, 3) == "simd"
+    assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
+    assert served("convolution_backward_weights", 3, 28, 64) == "simd"
+    assert served("convolution", 3, 4, 16) == "simd"  # tiny
     torch.use_deterministic_algorithms(True)
     try:
-        assert served("convolution", 3, 56) == "simd"
+        assert served("convolution", 3, 28, 64) == "simd"
     finally:
         torch.use_deterministic_algorithms(False)

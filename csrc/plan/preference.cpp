@@ -1,5 +1,7 @@
 #include "plan/preference.h"
 
+#include <algorithm>
+
 #include "plan/plan.h"
 
 #if defined(CONVTBW_ONEDNN) && defined(__x86_64__)
@@ -41,18 +43,44 @@ bool suits_depthwise_kernels(const Problem& p) {
   return taps(rows) * taps(columns) <= 25 || g.groups < 32;
 }
 
+// Dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
+// simple as its best kernels need. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, two
+// threads:
+// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5 (larger
+// kernels
+//   and 3-D 0.8 to 0.9); in 1-D, channels first, k16 s8 1.6;
+// - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
+// channels
+//   0.5);
+// - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8).
+bool suits_dense_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (p.dtype != Dtype::f32 || g.groups != 1) return false;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const bool channels_last = p.x.channel == 1;
+  if (p.wanted == Role::y)
+    return g.rank == 2 ? rows.k <= 5 && columns.k <= 5 : g.rank == 1 && !channels_last;
+  if (g.rank != 2 || !channels_last) return false;
+  if (p.wanted == Role::w) return rows.k == 1 && columns.k == 1;
+  return rows.stride == 1 && columns.stride == 1 && std::min(g.x_channels, g.y_channels) >= 16;
+}
+
+// Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.
+constexpr int64_t kTinyFlops = 4'000'000;
+
 }  // namespace
 
 // simd first: on most shapes of the benchmark it is faster than oneDNN, and it needs no copies of
-// whole tensors (docs/performance.md). Not on some depthwise problems, and not in 16 bits on CPUs
-// with matrix registers, which only oneDNN uses: eight times the rate of the bfloat16 dot products
-// of AVX-512.
+// whole tensors (docs/performance.md). Not on the problems above, and not in 16 bits on CPUs with
+// matrix registers, which only oneDNN uses: eight times the rate of the bfloat16 dot products of
+// AVX-512.
 const std::vector<const Backend*>& preference(const Problem& problem) {
   static const bool matrix_registers = has_amx();
   static const std::vector<const Backend*> onednn_first{&kOnednnBackend, &kSimdBackend,
                                                         &kReferenceBackend};
   const bool sixteen_bits = problem.dtype == Dtype::bf16 || problem.dtype == Dtype::f16;
-  const bool onednn = (matrix_registers && sixteen_bits) || suits_depthwise_kernels(problem);
+  const bool suits = suits_depthwise_kernels(problem) || suits_dense_kernels(problem);
+  const bool onednn = (matrix_registers && sixteen_bits) || (suits && flops(problem) >= kTinyFlops);
   return onednn ? onednn_first : backends();
 }
 
