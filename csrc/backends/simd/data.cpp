@@ -5,8 +5,6 @@
 // All phases (phases.h) share the buffer.
 #include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <utility>
 
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
@@ -206,7 +204,6 @@ void DataPlan::choose_sizes() {
   const int64_t chunk_count = ceil_div(in_channels_, channels);
   channels = ceil_div(in_channels_, chunk_count);
   if (arithmetic_.pairs) channels += channels % 2;
-  taps_ = 0;
   int64_t largest = 0;
   for (int64_t first = 0; first < in_channels_; first += channels) {
     const int64_t count = std::min(channels, in_channels_ - first);

@@ -2,7 +2,6 @@
 // them. Both sides are packed box by box; the sums of several taps stay in registers along rows of
 // pixels.
 #include <algorithm>
-#include <cstring>
 
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"

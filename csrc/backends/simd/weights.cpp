@@ -6,8 +6,6 @@
 // Where x has so few channels that they cannot fill a tile's rows, the taps of the last axis join
 // them: pixels and channels of x are contiguous, so rows run over both.
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
 #include "backends/simd/box.h"
 #include "backends/simd/lane_blocks.h"
@@ -33,7 +31,6 @@ class WeightsPlan : public Plan {
 
  private:
   struct Side {
-    Tensor tensor;
     int64_t channels;
     Packing packing;
     int64_t positions;  // of a box's buffer, for one channel
@@ -76,8 +73,8 @@ class WeightsPlan : public Plan {
 WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : problem_(problem), arithmetic_(arithmetic) {
   const Geometry& g = problem.geometry;
-  x_ = {x_tensor(problem), g.x_channels, {&arithmetic, x_tensor(problem), {}}, 0};
-  y_ = {y_tensor(problem), g.y_channels, {&arithmetic, y_tensor(problem), {}}, 0};
+  x_ = {g.x_channels, {&arithmetic, x_tensor(problem), {}}, 0};
+  y_ = {g.y_channels, {&arithmetic, y_tensor(problem), {}}, 0};
   for (int a = 0; a < kMaxRank; ++a)
     sliding_[a + 1] = {g.axes[a].k, -g.axes[a].pad, g.axes[a].stride, g.axes[a].dilation};
   choose_roles();
@@ -265,7 +262,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   char* const lane_buffer = row_buffer + row_buffer_units_ * unit();
   const auto data = [&](const Side& side, Role role) {
     return static_cast<const char*>(operands.data[role]) +
-           part.group * side.channels * side.tensor.channel * bytes;
+           part.group * side.channels * side.packing.tensor.channel * bytes;
   };
   const char* const row_data = data(row_side, lanes_on_y_ ? Role::x : Role::y);
   const char* const lane_data = data(lane_side, lanes_on_y_ ? Role::y : Role::x);
