@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "backends/simd/box.h"
+#include "backends/simd/box_prefetch.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -359,18 +360,46 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     lane_offset += width * lane_side.positions;
   }
 
+  // Pairs of windows have windows of their own.
+  const auto y_windows = [&](BoxRange windows) {
+    windows.begin[3] /= steps_;
+    windows.count[3] = ceil_div(windows.count[3], steps_);
+    return windows;
+  };
+  int64_t tile_calls = 0, row_channels = 0, lane_channels = 0;
+  for (int64_t p = 0; p < part.panels; ++p) {
+    const RowPanel& panel = panels_[part.first_panel + p];
+    row_channels += panel.channels;
+    for (int64_t i = 0; i < part.blocks; ++i)
+      tile_calls +=
+          row_taps_ *
+          ceil_div(panel.rows,
+                   int64_t{arithmetic_.tiles.max_rows[blocks_[part.first_block + i].vectors]});
+  }
+  for (const Panel& panel : lane_panels) lane_channels += panel.channels;
+
   const PerAxis<Strip>& strips = x_.packing.strips;
   const int64_t last_taps = joined_ ? 1 : sliding_[3].taps;
   std::vector<int64_t> run_counts(run_lists_);
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
-    BoxRange y_box = box;
-    y_box.begin[3] /= steps_;
-    y_box.count[3] = ceil_div(y_box.count[3], steps_);
+    const BoxRange y_box = y_windows(box);
     pack_box(row_side.packing, row_data, lanes_on_y_ ? box : y_box, row_panels.data(), part.panels,
              row_buffer);
     pack_box(lane_side.packing, lane_data, lanes_on_y_ ? y_box : box, lane_panels.data(),
              part.blocks, lane_buffer);
+
+    BoxPrefetch next_rows, next_lanes;
+    if (index + 1 < first_box + boxes) {
+      const BoxRange next = grid_.box(index + 1);
+      const BoxRange next_y = y_windows(next);
+      next_rows = {row_side.packing, row_data, lanes_on_y_ ? next : next_y,
+                   row_panels.front().first, row_channels};
+      next_lanes = {lane_side.packing, lane_data, lanes_on_y_ ? next_y : next,
+                    lane_panels.front().first, lane_channels};
+    }
+    const int64_t row_lines = ceil_div(next_rows.lines(), tile_calls);
+    const int64_t lane_lines = ceil_div(next_lanes.lines(), tile_calls);
 
     const bool cut = run_lists_ > 1 && meets_padding(box);
     char* c = sums;
@@ -417,6 +446,8 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
                 const int64_t rows = (panel.rows - done) / (tiles - tile);
                 call.c = c;
                 arithmetic_.tiles.adjacent[block.vectors][rows](call);
+                next_rows.fetch(row_lines);
+                next_lanes.fetch(lane_lines);
                 call.a = static_cast<const char*>(call.a) + rows * unit();
                 c += rows * width * unit();
                 done += rows;
