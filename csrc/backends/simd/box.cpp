@@ -181,6 +181,50 @@ class RowPacker {
 
 }  // namespace
 
+BoxRange Packing::joined(BoxRange box) const {
+  if (joined_axes == 0) return box;
+  const int last = kBoxRank - 1, first = last - joined_axes;
+  box.begin[last] = box.begin[first];
+  box.count[last] = box.count[first];
+  for (int a = first; a < last; ++a) {
+    box.begin[a] = 0;
+    box.count[a] = 1;
+  }
+  return box;
+}
+
+void join_rows(Packing& packing, const BoxGrid& grid) {
+  if (packing.last_window) return;
+  Tensor& tensor = packing.tensor;
+  const int last = kBoxRank - 1;
+  Strip& row = packing.strips[last];
+  const auto in_order = [](const Strip& strip) {
+    return strip.combs.size() == 1 && strip.combs.front().to == 0 &&
+           strip.combs.front().to_step == 1 && strip.combs.front().from == 0;
+  };
+  for (int a = last - 1; a >= 0; --a) {
+    Strip& outer = packing.strips[a];
+    if (!in_order(row) || !in_order(outer)) return;
+    Comb& inner = row.combs.front();
+    const Comb& comb = outer.combs.front();
+    const bool whole = grid.size[a + 1] == grid.extent[a + 1] &&
+                       row.length * inner.from_step == tensor.extent[last];
+    const bool inside = comb.from_step == 1 && comb.length(grid.extent[a]) <= tensor.extent[a];
+    const bool adjacent =
+        tensor.extent[a] == 1 || tensor.stride[a] == tensor.extent[last] * tensor.stride[last];
+    if (!whole || !inside || !adjacent) return;
+    inner.window = comb.window * row.length;
+    inner.extra = (comb.extra + 1) * row.length - 1;
+    row.stride = outer.stride * tensor.extent[last];
+    row.length *= outer.length;
+    outer = {1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}};
+    tensor.extent[last] *= tensor.extent[a];
+    tensor.extent[a] = 1;
+    tensor.stride[a] = 0;
+    ++packing.joined_axes;
+  }
+}
+
 Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
 Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
 
@@ -237,8 +281,9 @@ void pack_rows(const Packing& packing, const void* data, const BoxRange& box, co
 
 }  // namespace
 
-void pack_box(const Packing& packing, const void* data, const BoxRange& box, const Panel* panels,
-              int64_t panel_count, void* buffer) {
+void pack_box(const Packing& packing, const void* data, const BoxRange& windows,
+              const Panel* panels, int64_t panel_count, void* buffer) {
+  const BoxRange box = packing.joined(windows);
   // Planes of few pixels fit in the cache together, and their rows are too short for a call each.
   constexpr int64_t kSmallPlane = 28 * 28;
   const Tensor& tensor = packing.tensor;

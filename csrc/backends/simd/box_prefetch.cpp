@@ -11,8 +11,9 @@ constexpr int64_t kLine = 64;
 
 }  // namespace
 
-BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box,
+BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& windows,
                          int64_t first_channel, int64_t channels) {
+  const BoxRange box = packing.joined(windows);
   const Tensor& tensor = packing.tensor;
   const int64_t bytes = element_bytes(tensor.dtype);
   int64_t offset = first_channel * tensor.channel;

@@ -71,6 +71,7 @@ class DataPlan : public Plan {
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<Chunk> chunks_;
+  PerAxis<Strip> strips_;  // where the windows of a packed box are
   Packing packing_;
   BoxGrid grid_;
   std::vector<Part> parts_;
@@ -107,7 +108,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
 
   choose_sizes();
 
-  phases_ = box_phases(axes_, packing_.strips);
+  phases_ = box_phases(axes_, strips_);
   taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
@@ -198,7 +199,7 @@ void DataPlan::choose_sizes() {
   grid_.size = size;
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = axes_[a].windows;
-    packing_.strips[a] = axes_[a].strip(size[a], Apart::windows);
+    strips_[a] = axes_[a].strip(size[a], Apart::windows);
   }
 
   const int64_t chunk_count = ceil_div(in_channels_, channels);
@@ -211,6 +212,8 @@ void DataPlan::choose_sizes() {
     largest = std::max(largest, chunks_.back().units);
   }
   buffer_units_ = positions(size) * largest;
+  packing_.strips = strips_;
+  join_rows(packing_, grid_);
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
   int64_t all_taps = 1;
@@ -249,8 +252,8 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors
   for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
     for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1) {
       const int64_t row =
-          t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
-      const int64_t a = row * packing_.strips[3].length * chunk.units;
+          t0 * phase.footings[1].tap * strips_[2].length + t1 * phase.footings[2].tap;
+      const int64_t a = row * strips_[3].length * chunk.units;
       if (taps == 1 || phase.footings[3].tap == 1)
         add(a, taps * chunk.units);
       else
@@ -322,9 +325,8 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
         const auto a_of = [&](int a) {
           return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
         };
-        const int64_t row =
-            (a_of(0) * packing_.strips[1].length + a_of(1)) * packing_.strips[2].length + a_of(2);
-        int64_t a_row = (row * packing_.strips[3].length + a_of(3)) * chunk.units;
+        const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
+        int64_t a_row = (row * strips_[3].length + a_of(3)) * chunk.units;
         int64_t c_row = 0;
         for (int a = 0; a < kBoxRank; ++a)
           c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * c_stride[a];

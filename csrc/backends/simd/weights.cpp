@@ -61,7 +61,8 @@ class WeightsPlan : public Plan {
   const Arithmetic& arithmetic_;
   bool lanes_on_y_, joined_;
   PerAxis<Sliding> sliding_;
-  int64_t steps_;  // windows that one unit holds
+  PerAxis<Strip> x_strips_, y_strips_;  // where the windows of a packed box are
+  int64_t steps_;                       // windows that one unit holds
   Side x_, y_;
   std::vector<LaneBlock> blocks_;
   std::vector<RowPanel> panels_;
@@ -136,8 +137,8 @@ void WeightsPlan::choose_sizes() {
   const Geometry& g = problem_.geometry;
   // Of a part: 2 MB are 3 % slower on average and up to 11 %, 512 KB as fast (Zen 4).
   constexpr int64_t kSumBytes = 1 << 20;
-  constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
-  constexpr int64_t kItems = 16;              // enough to keep some threads busy until the end
+  constexpr int64_t kPartialBytes = 8 << 20;   // of all chunks
+  constexpr int64_t kItems = 16;               // enough to keep some threads busy until the end
   constexpr int64_t kBufferBytes = 768 << 10;  // of x: 256 KB are 5 % slower, 512 KB 1 %
 
   // Parts: halve the longer side until the sums are small.
@@ -209,6 +210,10 @@ void WeightsPlan::choose_sizes() {
     side->positions = 1;
     for (const Strip& strip : side->packing.strips) side->positions *= strip.length;
   }
+  x_strips_ = x_.packing.strips;
+  y_strips_ = y_.packing.strips;
+  join_rows(x_.packing, grid_);
+  join_rows(y_.packing, grid_);
   // At the border every tap has runs of its own, unless those of very large kernels took too much
   // room.
   constexpr int64_t kRunBytes = 64 << 10;
@@ -293,9 +298,8 @@ BoxRange WeightsPlan::windows_of_tap(const BoxRange& box, const PerAxis<int64_t>
 // Runs over some windows of a packed box, for lanes in blocks of `width`. Returns how many.
 int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int64_t width,
                                Run* runs) const {
-  const PerAxis<Strip>&x_strips = x_.packing.strips, &y_strips = y_.packing.strips;
   const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
-  const int64_t x_step = steps_ * x_strips[3].footings[0].window * x_pitch;
+  const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
   // Pairs of windows, and an odd window at the box's end. A pair may have one window too many: what
   // lies there is zero.
   const int64_t first = (windows.begin[3] - box.begin[3]) / steps_;
@@ -322,7 +326,7 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
               at(2) * strips[2].footings[0].window) *
              strips[3].length;
     };
-    const int64_t x = row(x_strips) * x_pitch, y = row(y_strips) * y_pitch;
+    const int64_t x = row(x_strips_) * x_pitch, y = row(y_strips_) * y_pitch;
     if (pairs) add(x + first * x_step, y + first * y_pitch, pairs);
     if (odd) add(x + x_.packing.last_window->to * x_pitch, y + box.count[3] / steps_ * y_pitch, 1);
   });
@@ -379,7 +383,6 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   }
   for (const Panel& panel : lane_panels) lane_channels += panel.channels;
 
-  const PerAxis<Strip>& strips = x_.packing.strips;
   const int64_t last_taps = joined_ ? 1 : sliding_[3].taps;
   std::vector<int64_t> run_counts(run_lists_);
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
@@ -409,7 +412,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const LaneBlock& block = blocks_[part.first_block + i];
       const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
       const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
-      const int64_t x_step = steps_ * strips[3].footings[0].window * x_pitch;
+      const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
       TileCall call{};
       call.a_step = lanes_on_y_ ? x_step : y_pitch;
       call.b_step = lanes_on_y_ ? y_pitch : x_step;
@@ -434,10 +437,10 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
         for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
           for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
             for (int64_t t2 = 0; t2 < last_taps; ++t2) {
-              const int64_t row = t0 * strips[1].footings[0].tap * strips[2].length +
-                                  t1 * strips[2].footings[0].tap;
-              const int64_t tap =
-                  (row * strips[3].length + t2 * strips[3].footings[0].tap) * x_pitch * unit();
+              const int64_t row = t0 * x_strips_[1].footings[0].tap * x_strips_[2].length +
+                                  t1 * x_strips_[2].footings[0].tap;
+              const int64_t tap = (row * x_strips_[3].length + t2 * x_strips_[3].footings[0].tap) *
+                                  x_pitch * unit();
               call.a = a + (lanes_on_y_ ? tap : 0);
               call.b = b + (lanes_on_y_ ? 0 : tap);
               const int64_t list = cut ? (t0 * sliding_[2].taps + t1) * last_taps + t2 : 0;
