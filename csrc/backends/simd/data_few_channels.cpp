@@ -1,10 +1,13 @@
 // fprop and dgrad where the result has few channels, which would leave most lanes of a vector
-// empty: rows are the result's channels and lanes neighbouring windows. Rows of the operand are
-// copied, zero-padded, as planes [channel][window], and the sum runs over the channels of one tap
-// at a time.
+// empty: lanes are neighbouring positions of the operand, whose rows are copied as planes
+// [channel][position]. A tile's rows are the result's channels for every tap of the last axis, so
+// that each vector is loaded once for all of them, and aligned; it sums over channels and the taps
+// of the other axes. The sums of one row of the operand then are added, each tap's shifted to the
+// windows that it belongs to.
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -22,12 +25,37 @@ class FewChannelsPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
+  // Taps of the last axis, of one phase, whose sums are rows of tiles: all or a range of them.
+  struct Piece {
+    size_t phase;
+    int64_t first, taps, row;
+  };
+
+  // Pieces whose sums are computed together.
+  struct Group {
+    size_t rows_of = 0;  // the first of the phases that differ in the last axis alone
+    std::vector<Piece> pieces;
+    int64_t rows = 0, weights = 0;  // offset of its packed weights: [step][row]
+    RunParts runs;
+  };
+
   void choose_sizes();
+  void make_groups();
+  void add_runs(Group& group) const;
   void pack_weights(const Operands& operands, int64_t group, char* packed) const;
   void run_box(const Operands& operands, int64_t group, const BoxRange& box,
                const char* packed) const;
+  void multiply(const Group& group, const char* a, const char* b, char* sums,
+                int64_t columns) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+  int64_t whole_lines(int64_t units) const {
+    // Rows that lie a multiple of 4 KB apart would share their sets of the cache.
+    const int64_t line = 64 / unit(), lines = ceil_div(units, line);
+    return (lines + (lines % 2 == 0)) * line;
+  }
+  // Where the operand's row begins in the buffer, so that its first present position is aligned.
+  Range present(const BoxRange& box) const;
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
@@ -37,14 +65,17 @@ class FewChannelsPlan : public Plan {
   const int64_t in_units_;      // channels summed over, or pairs of them
   const PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
-  std::vector<RunParts> runs_;  // of every phase
-  bool complete_ = true;        // every result position belongs to a phase
+  std::vector<Group> groups_;
+  bool complete_ = true;  // every result position belongs to a phase
+  // All taps of the last axis meet the same positions. Else, where strides or dilations keep them
+  // apart, each has its own and they are summed over as the other axes' are.
+  bool joined_;
   Packing packing_;
   BoxGrid grid_;
-  int max_vectors_;
   int64_t plane_;  // units from one channel's row in the buffer to the next
-  int64_t buffer_units_, stage_pitch_, stage_units_;
-  int64_t taps_, group_units_;
+  int64_t sums_pitch_, stage_pitch_;
+  int64_t buffer_units_, sums_units_, stage_units_;
+  int64_t group_units_;
 };
 
 FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -64,42 +95,25 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
                {},
                arithmetic.pairs ? Pairing::channels : Pairing::none} {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
-  for (int v = 1; v <= kMaxVectors; ++v)
-    if (arithmetic.tiles.max_rows[v] >= out_channels_) max_vectors_ = v;
   choose_sizes();
-
   phases_ = box_phases(axes_, packing_.strips);
-  taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
-  for (const BoxPhase& phase : phases_) {
-    RunParts runs;
-    int64_t a = 0;
-    for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
-      for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
-        for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2) {
-          const int64_t row =
-              t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
-          runs.add({a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_},
-                   out_channels_, plane_);
-          a += in_units_ * out_channels_;
-        }
-    runs_.push_back(std::move(runs));
-  }
-  group_units_ = taps_ * in_units_ * out_channels_;
+  make_groups();
 
   kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") + ", pixels in lanes, " +
            arithmetic.name;
-  workspace =
-      (problem.geometry.groups * group_units_ + problem.threads * (buffer_units_ + stage_units_)) *
-      unit();
-  bytes = sizeof(FewChannelsPlan) +
-          static_cast<int64_t>(phases_.size()) * (sizeof(BoxPhase) + sizeof(Run)) +
-          taps_ * static_cast<int64_t>(sizeof(Run));
+  workspace = (problem.geometry.groups * group_units_ +
+               problem.threads * (buffer_units_ + sums_units_ + stage_units_)) *
+              unit();
+  bytes = static_cast<int64_t>(sizeof(FewChannelsPlan) + phases_.size() * sizeof(BoxPhase) +
+                               groups_.size() * sizeof(Group));
+  for (const Group& group : groups_)
+    bytes += group.runs.bytes() + static_cast<int64_t>(group.pieces.size() * sizeof(Piece));
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void FewChannelsPlan::choose_sizes() {
-  constexpr int64_t kBufferBytes = 192 << 10;
-  constexpr int64_t kWindows = 2048;
+  constexpr int64_t kBufferBytes = 384 << 10;
+  constexpr int64_t kWindows = 4096, kRowWindows = 256;
   constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
   const int64_t lanes = arithmetic_.lanes;
   const auto units = [&](const PerAxis<int64_t>& windows) {
@@ -109,17 +123,20 @@ void FewChannelsPlan::choose_sizes() {
   };
   PerAxis<int64_t> extent, size{1, 1, 1, 1};
   for (int a = 0; a < kBoxRank; ++a) extent[a] = axes_[a].windows;
-  // Whole tiles along a row, then rows while they fit.
-  size[3] = std::min(extent[3], max_vectors_ * lanes);
   const auto boxes = [&](const PerAxis<int64_t>& windows) {
     return BoxGrid{extent, windows}.boxes() * problem_.geometry.groups;
   };
+  // Whole tiles along a row, of which windows use all but the first taps; then rows while they fit.
+  const int64_t extra = axes_[3].strip(1, Apart::taps).length - 1;
+  const int64_t quantum = kMaxVectors * lanes;
+  const int64_t first = ceil_div(2 * extra + 1, quantum) * quantum - extra;
+  size[3] = std::min(extent[3], first);
   for (const int a : {3, 2, 1, 0})
     while (size[a] < extent[a]) {
       PerAxis<int64_t> next = size;
-      next[a] = std::min(extent[a], a == 3 ? size[a] + max_vectors_ * lanes : size[a] + 1);
-      if (next[0] * next[1] * next[2] * next[3] > kWindows || units(next) * unit() > kBufferBytes ||
-          boxes(next) < std::min(kItems, boxes(size)))
+      next[a] = std::min(extent[a], size[a] + (a == 3 ? quantum : 1));
+      if (next[0] * next[1] * next[2] * next[3] > kWindows || (a == 3 && next[a] > kRowWindows) ||
+          units(next) * unit() > kBufferBytes || boxes(next) < std::min(kItems, boxes(size)))
         break;
       size = next;
     }
@@ -129,55 +146,177 @@ void FewChannelsPlan::choose_sizes() {
     packing_.strips[a] = axes_[a].strip(size[a], Apart::taps);
     if (a < kBoxRank - 1) rows *= packing_.strips[a].length;
   }
-  // A tile reads whole vectors, up to one beyond the windows. Rows that lie a multiple of 4 KB
-  // apart would share their sets of the cache: an odd number of lines.
-  const int64_t line = 64 / unit();
-  plane_ = ceil_div(packing_.strips[3].length + lanes, line) * line;
-  if (plane_ / line % 2 == 0) plane_ += line;
+  joined_ = packing_.strips[3].combs.size() == 1;
+  // Rows begin up to a vector behind their place, and tiles and sums read up to one beyond it.
+  const int64_t length = packing_.strips[3].length;
+  plane_ = whole_lines(length + 2 * lanes);
   buffer_units_ = rows * in_units_ * plane_;
-  stage_pitch_ = ceil_div(size[3], lanes) * lanes;
-  stage_units_ = out_channels_ * stage_pitch_;
+  sums_pitch_ = plane_;
+  stage_pitch_ = whole_lines(size[3] + lanes);
+  stage_units_ = (out_channels_ + 1) * stage_pitch_;
 }
 
-// [phase][tap][unit][row]
-void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group, char* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
-  for (const BoxPhase& phase : phases_) {
-    char* to = packed + phase.taps_before * in_units_ * out_channels_ * unit();
-    for_each_tap(phase, problem_.w, [&](int64_t tap) {
-      const char* const from =
-          static_cast<const char*>(operands.data.w) + (group * problem_.w.group + tap) * bytes;
-      pack_channel_rows(arithmetic_, problem_.dtype,
-                        {from, w_in_, w_out_, to, out_channels_, 1, in_channels_, out_channels_});
-      to += in_units_ * out_channels_ * unit();
-    });
+void FewChannelsPlan::make_groups() {
+  constexpr int64_t kSumsBytes = 32 << 10;
+  const int64_t most_taps =
+      std::max<int64_t>(1, kSumsBytes / (sums_pitch_ * unit()) / out_channels_);
+  int64_t most_rows = 0;
+  group_units_ = 0;
+  const auto last_axis = axes_[3].phases.size();
+  for (size_t phase = 0; phase < phases_.size(); ++phase) {
+    const int64_t taps = joined_ ? phases_[phase].axes[3]->sliding.taps : 1;
+    for (int64_t first = 0; first < taps;) {
+      const int64_t used = groups_.empty() ? 0 : groups_.back().rows / out_channels_;
+      const bool fresh = !joined_ || used >= most_taps || (phase % last_axis == 0 && first == 0) ||
+                         (first == 0 && used + taps > most_taps);
+      if (fresh) groups_.push_back({phase - phase % last_axis, {}, 0, 0, {}});
+      Group& group = groups_.back();
+      const int64_t count = std::min(taps - first, most_taps);
+      group.pieces.push_back({phase, first, count, group.rows});
+      group.rows += count * out_channels_;
+      most_rows = std::max(most_rows, group.rows);
+      first += count;
+    }
+  }
+  for (Group& group : groups_) {
+    group.weights = group_units_;
+    add_runs(group);
+    const BoxPhase& phase = phases_[group.pieces.front().phase];
+    group_units_ +=
+        phase.taps / (joined_ ? phase.axes[3]->sliding.taps : 1) * in_units_ * group.rows;
+  }
+  sums_units_ = most_rows * sums_pitch_;
+}
+
+// The taps that are summed over.
+void FewChannelsPlan::add_runs(Group& group) const {
+  const BoxPhase& phase = phases_[group.pieces.front().phase];
+  int64_t a = 0;
+  for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
+    for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
+      for (int64_t t2 = 0; t2 < (joined_ ? 1 : phase.axes[3]->sliding.taps); ++t2) {
+        const int64_t row =
+            t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
+        group.runs.add({a, row * in_units_ * plane_ + t2 * phase.footings[3].tap, in_units_},
+                       group.rows, plane_);
+        a += in_units_ * group.rows;
+      }
+}
+
+void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index,
+                                   char* packed) const {
+  const char* const w = static_cast<const char*>(operands.data.w) +
+                        group_index * problem_.w.group * element_bytes(problem_.dtype);
+  for (const Group& group : groups_)
+    for (const Piece& piece : group.pieces) {
+      int64_t tap = 0, step = 0;  // of this phase; of this piece
+      const int64_t taps = phases_[piece.phase].axes[3]->sliding.taps;
+      for_each_tap(phases_[piece.phase], problem_.w, [&](int64_t offset) {
+        const int64_t t = joined_ ? tap % taps - piece.first : 0;
+        ++tap;
+        if (t < 0 || t >= piece.taps) return;
+        char* const to = packed + (group.weights + step * in_units_ * group.rows + piece.row +
+                                   t * out_channels_) *
+                                      unit();
+        pack_channel_rows(arithmetic_, problem_.dtype,
+                          {w + offset * element_bytes(problem_.dtype), w_in_, w_out_, to,
+                           group.rows, 1, in_channels_, out_channels_});
+        if (t == piece.taps - 1) ++step;
+      });
+    }
+}
+
+// sums[row][column] for whole vectors of columns.
+void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b, char* sums,
+                               int64_t columns) const {
+  const Tiles& tiles = arithmetic_.tiles;
+  // Two vectors make the best tile, as long as there are rows.
+  const int64_t panels = ceil_div(group.rows, tiles.max_rows[2]);
+  int most_vectors = 2;
+  while (most_vectors < kMaxVectors &&
+         tiles.max_rows[most_vectors + 1] >= ceil_div(group.rows, panels))
+    ++most_vectors;
+  TileCall call{};
+  call.a_step = group.rows;
+  call.b_step = plane_;
+  call.c_row = sums_pitch_;
+  int64_t left = ceil_div(columns, arithmetic_.lanes);
+  for (int64_t pieces = ceil_div(left, most_vectors); pieces > 0; --pieces) {
+    const int64_t vectors = ceil_div(left, pieces);
+    left -= vectors;
+    call.live = vectors * arithmetic_.lanes;
+    call.b = b;
+    for (int64_t part = 0; part < group.runs.parts(); ++part) {
+      group.runs.select(part, call);
+      for (int64_t panel = 0, row = 0; panel < panels; ++panel) {
+        const int64_t rows = (group.rows - row) / (panels - panel);
+        call.a = a + row * unit();
+        call.c = sums + row * sums_pitch_ * unit();
+        tiles.adjacent[vectors][rows](call);
+        row += rows;
+      }
+    }
+    b += call.live * unit();
+    sums += call.live * unit();
   }
 }
 
-void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const BoxRange& box,
+Range FewChannelsPlan::present(const BoxRange& box) const {
+  const Strip& strip = packing_.strips[3];
+  const Comb& comb = strip.combs.front();
+  const int64_t length = comb.length(box.count[3]);
+  const int64_t begin = box.begin[3] * strip.stride + comb.from;
+  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
+  const int64_t end = floor_div(packing_.tensor.extent[3] - 1 - begin, comb.from_step) + 1;
+  return {first, std::clamp(end, first, length)};
+}
+
+void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, const BoxRange& box,
                               const char* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
-  char* const buffer = local_scratch<char>((buffer_units_ + stage_units_) * unit());
-  char* const stage = buffer + buffer_units_ * unit();
+  const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
+  char* const buffer = local_scratch<char>((buffer_units_ + sums_units_ + stage_units_) * unit());
+  char* const sums = buffer + buffer_units_ * unit();
+  char* const stage = sums + sums_units_ * unit();
+  char* const starts = stage + out_channels_ * stage_pitch_ * unit();  // one a channel
   const bool fprop = problem_.wanted == Role::y;
   const char* const in = static_cast<const char*>(fprop ? operands.data.x : operands.data.y) +
-                         group * in_channels_ * packing_.tensor.channel * bytes;
+                         group_index * in_channels_ * packing_.tensor.channel * bytes;
   char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                    group * out_channels_ * out_.channel * bytes;
+                    group_index * out_channels_ * out_.channel * bytes;
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  const Panel panel{0, in_channels_, 0, in_units_ * plane_, 1, plane_};
+
+  // The first position that is present is aligned; those before it have no sums but zero.
+  Range columns{0, 0};
+  int64_t shift = 0;
+  if (joined_) {
+    columns = present(box);
+    shift = ceil_div(columns.begin, lanes) * lanes - columns.begin;
+    const int64_t begin = columns.begin + shift;
+    const int64_t end = begin + ceil_div(columns.end - columns.begin, lanes) * lanes;
+    for (int64_t row = 0; row < sums_units_ / sums_pitch_; ++row) {
+      char* const to = sums + row * sums_pitch_ * unit();
+      std::memset(to, 0, begin * unit());
+      std::memset(to + end * unit(), 0, (sums_pitch_ - end) * unit());
+    }
+  }
+  const Panel panel{0, in_channels_, shift, in_units_ * plane_, 1, plane_};
   pack_box(packing_, in, box, &panel, 1, buffer);
 
-  const char* const bias =
-      operands.bias ? static_cast<const char*>(operands.bias) + group * out_channels_ * bytes
-                    : nullptr;
-  const CopyFunction widen = arithmetic_.widen[static_cast<int>(problem_.dtype)];
-  // One value a channel: the bias or zero.
-  const auto start = [&](int64_t windows) {
-    if (bias)
-      widen({bias, 1, 0, stage, stage_pitch_, 1, out_channels_, windows});
-    else
-      std::memset(stage, 0, stage_units_ * unit());
+  if (operands.bias)
+    arithmetic_.widen[static_cast<int>(problem_.dtype)](
+        {static_cast<const char*>(operands.bias) + group_index * out_channels_ * bytes, 0, 1,
+         starts, 0, 1, 1, out_channels_});
+  else
+    std::memset(starts, 0, out_channels_ * unit());
+  ShiftedSum sum{};
+  const auto add = [&](const char* from, int64_t count) {
+    sum.count = count;
+    for (int64_t c = 0; c < out_channels_; ++c) {
+      sum.from = from + c * sums_pitch_ * unit();
+      sum.start = starts + c * unit();
+      sum.to = stage + c * stage_pitch_ * unit();
+      arithmetic_.shifted_sum(sum);
+    }
   };
   const auto finish = [&](int64_t at, int64_t step, int64_t windows) {
     unpack({stage, 1, stage_pitch_, out + at * bytes, step * out_.stride[3], out_.channel, windows,
@@ -185,48 +324,61 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const Box
   };
   if (!complete_) {
     const BoxRange positions = positions_of(box, axes_, out_);
+    add(sums, grid_.size[3]);  // of no rows
     for_each_row(positions, [&](PerAxis<int64_t> p) {
-      for (const int64_t end = p[3] + positions.count[3]; p[3] < end; p[3] += stage_pitch_) {
-        const int64_t count = std::min(stage_pitch_, end - p[3]);
-        start(count);
-        finish(offset(p, out_.stride), 1, count);
-      }
+      for (const int64_t end = p[3] + positions.count[3]; p[3] < end; p[3] += grid_.size[3])
+        finish(offset(p, out_.stride), 1, std::min(grid_.size[3], end - p[3]));
     });
   }
 
-  TileCall call{};
-  call.a_step = out_channels_;
-  call.b_step = plane_;
-  call.c_row = stage_pitch_;
-  for (size_t index = 0; index < phases_.size(); ++index) {
-    const BoxPhase& phase = phases_[index];
-    const BoxRange windows = windows_of(box, phase);
-    if (windows.empty()) continue;
-    call.a = packed + phase.taps_before * in_units_ * out_channels_ * unit();
-    for_each_row(windows, [&](const PerAxis<int64_t>& u) {
-      const auto b_of = [&](int a) {
-        return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
-      };
-      const int64_t row =
-          (b_of(0) * packing_.strips[1].length + b_of(1)) * packing_.strips[2].length + b_of(2);
-      const char* const b = buffer + (row * in_units_ * plane_ + b_of(3)) * unit();
-      if (bias) start(windows.count[3]);
-      int64_t left = ceil_div(windows.count[3], arithmetic_.lanes);
-      for (int64_t done = 0; left > 0;) {
-        const int64_t vectors = std::min<int64_t>(left, max_vectors_);
-        call.b = b + done * unit();
-        call.c = stage + done * unit();
-        call.live = vectors * arithmetic_.lanes;
-        runs_[index].call(arithmetic_.tiles.adjacent[vectors][out_channels_], call,
-                          bias ? Start::accumulate : Start::zero);
-        done += call.live;
-        left -= vectors;
+  // One row of windows.
+  const auto add_group = [&](const Group& group, const char* b, int64_t at) {
+    const char* const a = packed + group.weights * unit();
+    if (joined_) {
+      const int64_t column = columns.begin + shift;
+      multiply(group, a, b + column * unit(), sums + column * unit(), columns.end - columns.begin);
+    }
+    for (const Piece& piece : group.pieces) {
+      const Phase& phase = *phases_[piece.phase].axes[3];
+      const Footing& footing = phases_[piece.phase].footings[3];
+      const int64_t first = std::max(box.begin[3], phase.begin);
+      const int64_t count = std::min(box.begin[3] + box.count[3], phase.end) - first;
+      if (count < 1) continue;
+      int64_t from = footing.offset + first - box.begin[3];
+      if (joined_) {
+        from += shift + piece.first * footing.tap;
+      } else {
+        multiply(group, a, b + from * unit(), sums, count);
+        from = 0;
       }
-      int64_t at = 0;
-      for (int a = 0; a < kBoxRank; ++a)
-        at += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * out_.stride[a];
-      finish(at, phase.axes[3]->out_step, windows.count[3]);
-    });
+      sum.step = out_channels_ * sums_pitch_ + footing.tap;
+      sum.rows = piece.taps;
+      sum.accumulate = piece.first > 0;
+      add(sums + (piece.row * sums_pitch_ + from) * unit(), count);
+      if (joined_ && piece.first + piece.taps < phase.sliding.taps) continue;
+      finish(at + (phase.out + first * phase.out_step) * out_.stride[3], phase.out_step, count);
+    }
+  };
+  for (auto begin = groups_.begin(); begin != groups_.end();) {
+    const auto end = std::find_if(
+        begin, groups_.end(), [&](const Group& group) { return group.rows_of != begin->rows_of; });
+    const BoxPhase& rows_of = phases_[begin->rows_of];
+    BoxRange rows = windows_of(box, rows_of);
+    rows.count[3] = box.count[3];
+    if (!rows.empty())
+      for_each_row(rows, [&](const PerAxis<int64_t>& u) {
+        const auto b_of = [&](int a) {
+          return rows_of.footings[a].offset + (u[a] - box.begin[a]) * rows_of.footings[a].window;
+        };
+        const int64_t row =
+            (b_of(0) * packing_.strips[1].length + b_of(1)) * packing_.strips[2].length + b_of(2);
+        int64_t at = 0;
+        for (int a = 0; a < kBoxRank - 1; ++a)
+          at += (rows_of.axes[a]->out + u[a] * rows_of.axes[a]->out_step) * out_.stride[a];
+        for (auto group = begin; group != end; ++group)
+          add_group(*group, buffer + row * in_units_ * plane_ * unit(), at);
+      });
+    begin = end;
   }
 }
 

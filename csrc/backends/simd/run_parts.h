@@ -40,6 +40,14 @@ class RunParts {
     }
   }
 
+  // For several tiles that share a part's operands: one part after the other.
+  int64_t parts() const { return static_cast<int64_t>(parts_.size()); }
+  void select(int64_t part, TileCall& call) const {
+    call.start = part ? Start::accumulate : Start::zero;
+    call.runs = runs_.data() + parts_[part].first;
+    call.run_count = parts_[part].count;
+  }
+
   int64_t bytes() const {
     return static_cast<int64_t>(runs_.size() * sizeof(Run) + parts_.size() * sizeof(Part));
   }

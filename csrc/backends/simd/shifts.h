@@ -1,0 +1,36 @@
+// Sums of rows that are shifted against each other (kernels.h, ShiftedSum). Included by kernels.cpp
+// alone.
+#pragma once
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+template <int vectors, class T>
+CONVTBW_INLINE void shifted_sum_of(const ShiftedSum& call, int64_t first) {
+  constexpr int n = kLanes<T>;
+  const T* from = static_cast<const T*>(call.from) + first;
+  T* const to = static_cast<T*>(call.to) + first;
+  const Vector<T> start = Vector<T>{} + *static_cast<const T*>(call.start);
+  Vector<T> sums[vectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; ++v) sums[v] = call.accumulate ? load(to + v * n) : start;
+  for (int64_t row = 0; row < call.rows; ++row, from += call.step)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) sums[v] += load(from + v * n);
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; ++v) store(to + v * n, sums[v]);
+}
+
+template <class T>
+void shifted_sum(const ShiftedSum& call) {
+  constexpr int n = kLanes<T>;
+  int64_t i = 0;
+  for (; i + 3 * n < call.count; i += 4 * n) shifted_sum_of<4, T>(call, i);
+  for (; i < call.count; i += n) shifted_sum_of<1, T>(call, i);
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET
