@@ -54,7 +54,7 @@ class FewChannelsPlan : public Plan {
     const int64_t line = 64 / unit(), lines = ceil_div(units, line);
     return (lines + (lines % 2 == 0)) * line;
   }
-  // Where the operand's row begins in the buffer, so that its first present position is aligned.
+  // Which positions of a joined row lie inside the operand.
   Range present(const BoxRange& box) const;
 
   const Problem problem_;
@@ -74,6 +74,12 @@ class FewChannelsPlan : public Plan {
   BoxGrid grid_;
   int64_t plane_;  // units from one channel's row in the buffer to the next
   int64_t sums_pitch_, stage_pitch_;
+  Comb columns_;          // joined taps: the positions that a row has sums for
+  bool trimmed_ = false;  // whole rows lie in the buffer without padding
+  bool interleaved_;      // the stage holds all phases of the last axis, or one after the other
+  bool channels_last_;    // in the stage
+  int64_t stage_positions_;
+  int64_t stage_channel_, stage_position_;  // units from one to the next
   int64_t buffer_units_, sums_units_, stage_units_;
   int64_t group_units_;
 };
@@ -113,7 +119,7 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void FewChannelsPlan::choose_sizes() {
   constexpr int64_t kBufferBytes = 384 << 10;
-  constexpr int64_t kWindows = 4096, kRowWindows = 256;
+  constexpr int64_t kWindows = 4096, kRowWindows = 256, kStagePositions = 1024;
   constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
   const int64_t lanes = arithmetic_.lanes;
   const auto units = [&](const PerAxis<int64_t>& windows) {
@@ -135,7 +141,8 @@ void FewChannelsPlan::choose_sizes() {
     while (size[a] < extent[a]) {
       PerAxis<int64_t> next = size;
       next[a] = std::min(extent[a], size[a] + (a == 3 ? quantum : 1));
-      if (next[0] * next[1] * next[2] * next[3] > kWindows || (a == 3 && next[a] > kRowWindows) ||
+      if (next[0] * next[1] * next[2] * next[3] > kWindows ||
+          (a == 3 && (next[a] > kRowWindows || next[a] * axes_[a].step > kStagePositions)) ||
           units(next) * unit() > kBufferBytes || boxes(next) < std::min(kItems, boxes(size)))
         break;
       size = next;
@@ -146,13 +153,28 @@ void FewChannelsPlan::choose_sizes() {
     packing_.strips[a] = axes_[a].strip(size[a], Apart::taps);
     if (a < kBoxRank - 1) rows *= packing_.strips[a].length;
   }
-  joined_ = packing_.strips[3].combs.size() == 1;
+  Strip& strip = packing_.strips[3];
+  joined_ = strip.combs.size() == 1;
   // Rows begin up to a vector behind their place, and tiles and sums read up to one beyond it.
-  const int64_t length = packing_.strips[3].length;
-  plane_ = whole_lines(length + 2 * lanes);
+  sums_pitch_ = plane_ = whole_lines(strip.length + 2 * lanes);
+  if (joined_) {
+    columns_ = strip.combs.front();
+    trimmed_ = size[3] == extent[3];
+    if (trimmed_) {
+      const Range here = present({{}, size});
+      Comb& comb = strip.combs.front();
+      comb.from += here.begin * comb.from_step;
+      comb.extra += here.end - here.begin - comb.length(size[3]);
+      plane_ = whole_lines(ceil_div(here.end - here.begin, lanes) * lanes);
+    }
+  }
   buffer_units_ = rows * in_units_ * plane_;
-  sums_pitch_ = plane_;
-  stage_pitch_ = whole_lines(size[3] + lanes);
+  channels_last_ = out_.channel < out_.stride[3];
+  interleaved_ = axes_[3].step <= kStagePositions;
+  stage_positions_ = size[3] * (interleaved_ ? axes_[3].step : 1);
+  stage_pitch_ = whole_lines(stage_positions_ + lanes);
+  stage_channel_ = channels_last_ ? 1 : stage_pitch_;
+  stage_position_ = channels_last_ ? out_channels_ : 1;
   stage_units_ = (out_channels_ + 1) * stage_pitch_;
 }
 
@@ -262,12 +284,11 @@ void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b,
 }
 
 Range FewChannelsPlan::present(const BoxRange& box) const {
-  const Strip& strip = packing_.strips[3];
-  const Comb& comb = strip.combs.front();
-  const int64_t length = comb.length(box.count[3]);
-  const int64_t begin = box.begin[3] * strip.stride + comb.from;
-  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
-  const int64_t end = floor_div(packing_.tensor.extent[3] - 1 - begin, comb.from_step) + 1;
+  const int64_t length = columns_.length(box.count[3]);
+  const int64_t begin = box.begin[3] * packing_.strips[3].stride + columns_.from;
+  const int64_t step = columns_.from_step;
+  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, step), 0, length);
+  const int64_t end = floor_div(packing_.tensor.extent[3] - 1 - begin, step) + 1;
   return {first, std::clamp(end, first, length)};
 }
 
@@ -277,7 +298,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   char* const buffer = local_scratch<char>((buffer_units_ + sums_units_ + stage_units_) * unit());
   char* const sums = buffer + buffer_units_ * unit();
   char* const stage = sums + sums_units_ * unit();
-  char* const starts = stage + out_channels_ * stage_pitch_ * unit();  // one a channel
+  char* const starts = stage + (stage_units_ - stage_pitch_) * unit();  // one a channel
   const bool fprop = problem_.wanted == Role::y;
   const char* const in = static_cast<const char*>(fprop ? operands.data.x : operands.data.y) +
                          group_index * in_channels_ * packing_.tensor.channel * bytes;
@@ -285,21 +306,21 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
                     group_index * out_channels_ * out_.channel * bytes;
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
 
-  // The first position that is present is aligned; those before it have no sums but zero.
+  // The first position that is present is aligned; those outside of the operand have no sums but
+  // zero.
   Range columns{0, 0};
   int64_t shift = 0;
   if (joined_) {
     columns = present(box);
     shift = ceil_div(columns.begin, lanes) * lanes - columns.begin;
-    const int64_t begin = columns.begin + shift;
-    const int64_t end = begin + ceil_div(columns.end - columns.begin, lanes) * lanes;
+    columns = {columns.begin + shift, columns.end + shift};
     for (int64_t row = 0; row < sums_units_ / sums_pitch_; ++row) {
       char* const to = sums + row * sums_pitch_ * unit();
-      std::memset(to, 0, begin * unit());
-      std::memset(to + end * unit(), 0, (sums_pitch_ - end) * unit());
+      std::memset(to, 0, columns.begin * unit());
+      std::memset(to + columns.end * unit(), 0, (sums_pitch_ - columns.end) * unit());
     }
   }
-  const Panel panel{0, in_channels_, shift, in_units_ * plane_, 1, plane_};
+  const Panel panel{0, in_channels_, trimmed_ ? 0 : shift, in_units_ * plane_, 1, plane_};
   pack_box(packing_, in, box, &panel, 1, buffer);
 
   if (operands.bias)
@@ -309,42 +330,62 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   else
     std::memset(starts, 0, out_channels_ * unit());
   ShiftedSum sum{};
-  const auto add = [&](const char* from, int64_t count) {
+  // The stage holds one row of the result, in the result's order.
+  const PhasedAxis& axis = axes_[3];
+  const auto stage_at = [&](int64_t c, int64_t position) {
+    return stage + (c * stage_channel_ + position * stage_position_) * unit();
+  };
+  // `position` counts from the box's first.
+  const auto add = [&](const char* from, int64_t position, int64_t step, int64_t count) {
+    sum.to_step = step * stage_position_;
     sum.count = count;
     for (int64_t c = 0; c < out_channels_; ++c) {
       sum.from = from + c * sums_pitch_ * unit();
       sum.start = starts + c * unit();
-      sum.to = stage + c * stage_pitch_ * unit();
+      sum.to = stage_at(c, position);
       arithmetic_.shifted_sum(sum);
     }
   };
-  const auto finish = [&](int64_t at, int64_t step, int64_t windows) {
-    unpack({stage, 1, stage_pitch_, out + at * bytes, step * out_.stride[3], out_.channel, windows,
-            out_channels_});
+  const auto finish = [&](const PerAxis<int64_t>& p, int64_t position, int64_t step,
+                          int64_t count) {
+    Copy copy{stage_at(0, position), stage_channel_,
+              stage_position_,       out + offset(p, out_.stride) * bytes,
+              out_.channel,          step * out_.stride[3],
+              out_channels_,         count};
+    if (channels_last_) {
+      std::swap(copy.from_row, copy.from_column);
+      std::swap(copy.to_row, copy.to_column);
+      std::swap(copy.rows, copy.columns);
+    }
+    unpack(copy);
   };
+  const BoxRange positions = positions_of(box, axes_, out_);
   if (!complete_) {
-    const BoxRange positions = positions_of(box, axes_, out_);
-    add(sums, grid_.size[3]);  // of no rows
+    add(sums, 0, 1, stage_positions_);  // of no rows
     for_each_row(positions, [&](PerAxis<int64_t> p) {
-      for (const int64_t end = p[3] + positions.count[3]; p[3] < end; p[3] += grid_.size[3])
-        finish(offset(p, out_.stride), 1, std::min(grid_.size[3], end - p[3]));
+      for (const int64_t end = p[3] + positions.count[3]; p[3] < end; p[3] += stage_positions_)
+        finish(p, 0, 1, std::min(stage_positions_, end - p[3]));
     });
   }
 
-  // One row of windows.
-  const auto add_group = [&](const Group& group, const char* b, int64_t at) {
+  // One row of windows; p: where its results begin.
+  const auto add_group = [&](const Group& group, const char* b, PerAxis<int64_t> p) {
     const char* const a = packed + group.weights * unit();
     if (joined_) {
-      const int64_t column = columns.begin + shift;
-      multiply(group, a, b + column * unit(), sums + column * unit(), columns.end - columns.begin);
+      const int64_t count = columns.end - columns.begin,
+                    rest = ceil_div(count, lanes) * lanes - count;
+      multiply(group, a, b + (trimmed_ ? 0 : columns.begin) * unit(), sums + columns.begin * unit(),
+               count);
+      for (int64_t row = 0; row < group.rows && rest; ++row)
+        std::memset(sums + (row * sums_pitch_ + columns.end) * unit(), 0, rest * unit());
     }
     for (const Piece& piece : group.pieces) {
       const Phase& phase = *phases_[piece.phase].axes[3];
       const Footing& footing = phases_[piece.phase].footings[3];
-      const int64_t first = std::max(box.begin[3], phase.begin);
-      const int64_t count = std::min(box.begin[3] + box.count[3], phase.end) - first;
+      const int64_t first = std::max(box.begin[3], phase.begin) - box.begin[3];
+      const int64_t count = std::min(box.count[3], phase.end - box.begin[3]) - first;
       if (count < 1) continue;
-      int64_t from = footing.offset + first - box.begin[3];
+      int64_t from = footing.offset + first;
       if (joined_) {
         from += shift + piece.first * footing.tap;
       } else {
@@ -354,9 +395,15 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
       sum.step = out_channels_ * sums_pitch_ + footing.tap;
       sum.rows = piece.taps;
       sum.accumulate = piece.first > 0;
-      add(sums + (piece.row * sums_pitch_ + from) * unit(), count);
-      if (joined_ && piece.first + piece.taps < phase.sliding.taps) continue;
-      finish(at + (phase.out + first * phase.out_step) * out_.stride[3], phase.out_step, count);
+      const char* const rows = sums + (piece.row * sums_pitch_ + from) * unit();
+      if (interleaved_) {
+        add(rows, phase.out - axis.out + first * axis.step, axis.step, count);
+        continue;
+      }
+      add(rows, 0, 1, count);
+      p[3] = phase.out + (box.begin[3] + first) * axis.step;
+      if (!joined_ || piece.first + piece.taps == phase.sliding.taps)
+        finish(p, 0, axis.step, count);
     }
   };
   for (auto begin = groups_.begin(); begin != groups_.end();) {
@@ -372,11 +419,13 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
         };
         const int64_t row =
             (b_of(0) * packing_.strips[1].length + b_of(1)) * packing_.strips[2].length + b_of(2);
-        int64_t at = 0;
+        PerAxis<int64_t> p{0, 0, 0, positions.begin[3]};
         for (int a = 0; a < kBoxRank - 1; ++a)
-          at += (rows_of.axes[a]->out + u[a] * rows_of.axes[a]->out_step) * out_.stride[a];
+          p[a] = rows_of.axes[a]->out + u[a] * rows_of.axes[a]->out_step;
         for (auto group = begin; group != end; ++group)
-          add_group(*group, buffer + row * in_units_ * plane_ * unit(), at);
+          add_group(*group, buffer + row * in_units_ * plane_ * unit(), p);
+        if (interleaved_)
+          finish(p, p[3] - axis.out - box.begin[3] * axis.step, 1, positions.count[3]);
       });
     begin = end;
   }

@@ -103,15 +103,15 @@ struct Spread {
 };
 
 // A sum of rows, each shifted against the one before:
-//   to[i] = [to[i] or] start + sum over rows r of  from[r*step + i],  i < count
-// Reads and writes whole vectors.
+//   to[i*to_step] = [the same, or] start + sum over rows r of  from[r*step + i],  i < count
+// Reads whole vectors, and writes them where results are neighbours.
 struct ShiftedSum {
   const void* from;
   int64_t step, rows;
   const void* start;  // one sum
   bool accumulate;
   void* to;
-  int64_t count;
+  int64_t to_step, count;
 };
 
 enum class Halves : uint8_t { both, first, second };
