@@ -19,6 +19,13 @@ namespace convtbw::simd {
 
 namespace {
 
+// The assembly keeps GCC 12 from taking functions that do nothing else for functions without
+// effect.
+inline void prefetch_line(const char* line) {
+  __builtin_prefetch(line, 0, 2);
+  asm volatile("");
+}
+
 class FewChannelsPlan : public Plan {
  public:
   FewChannelsPlan(const Problem& problem, const Arithmetic& arithmetic);
@@ -43,10 +50,12 @@ class FewChannelsPlan : public Plan {
   void make_groups();
   void add_runs(Group& group) const;
   void pack_weights(const Operands& operands, int64_t group, char* packed) const;
-  void run_box(const Operands& operands, int64_t group, const BoxRange& box,
+  void run_box(const Operands& operands, int64_t group, const BoxRange& box, const BoxRange& next,
                const char* packed) const;
-  void multiply(const Group& group, const char* a, const char* b, char* sums,
-                int64_t columns) const;
+  void prefetch(const char* in, const BoxRange& box, int64_t part, int64_t parts) const;
+  template <class F>
+  void multiply(const Group& group, const char* a, const char* b, char* sums, int64_t columns,
+                const F& meanwhile) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t whole_lines(int64_t units) const {
@@ -248,9 +257,10 @@ void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index
     }
 }
 
-// sums[row][column] for whole vectors of columns.
+// sums[row][column] for whole vectors of columns; calls `meanwhile` now and then.
+template <class F>
 void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b, char* sums,
-                               int64_t columns) const {
+                               int64_t columns, const F& meanwhile) const {
   const Tiles& tiles = arithmetic_.tiles;
   // Two vectors make the best tile, as long as there are rows.
   const int64_t panels = ceil_div(group.rows, tiles.max_rows[2]);
@@ -278,6 +288,7 @@ void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b,
         row += rows;
       }
     }
+    meanwhile();
     b += call.live * unit();
     sums += call.live * unit();
   }
@@ -292,8 +303,44 @@ Range FewChannelsPlan::present(const BoxRange& box) const {
   return {first, std::clamp(end, first, length)};
 }
 
+// One part of what the box will read, into the second-level cache. Packing alone waits for memory:
+// its lines are far apart, and too few of them in flight.
+void FewChannelsPlan::prefetch(const char* in, const BoxRange& box, int64_t part,
+                               int64_t parts) const {
+  const Tensor& tensor = packing_.tensor;
+  PerAxis<Range> source;
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Strip& strip = packing_.strips[a];
+    source[a] = {tensor.extent[a], 0};
+    for (const Comb& comb : strip.combs) {
+      const int64_t begin = box.begin[a] * strip.stride + comb.from;
+      const int64_t end = begin + (comb.length(box.count[a]) - 1) * comb.from_step + 1;
+      source[a] = {std::clamp<int64_t>(begin, 0, source[a].begin),
+                   std::max(source[a].end, std::min(end, tensor.extent[a]))};
+    }
+  }
+  const bool channels_last = tensor.channel < tensor.stride[3];
+  Range channels{0, channels_last ? 1 : in_channels_};
+  Range& cut = channels_last ? source[2] : channels;
+  const int64_t count = cut.end - cut.begin;
+  cut = {cut.begin + count * part / parts, cut.begin + count * (part + 1) / parts};
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const int64_t length = ((source[3].end - source[3].begin - 1) * tensor.stride[3] +
+                          (channels_last ? (in_channels_ - 1) * tensor.channel : 0) + 1) *
+                         bytes;
+  for (int64_t c = channels.begin; c < channels.end; ++c)
+    for (int64_t i0 = source[0].begin; i0 < source[0].end; ++i0)
+      for (int64_t i1 = source[1].begin; i1 < source[1].end; ++i1)
+        for (int64_t i2 = source[2].begin; i2 < source[2].end; ++i2) {
+          const char* const row =
+              in +
+              (offset({i0, i1, i2, source[3].begin}, tensor.stride) + c * tensor.channel) * bytes;
+          for (int64_t i = 0; i < length; i += 64) prefetch_line(row + i);
+        }
+}
+
 void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, const BoxRange& box,
-                              const char* packed) const {
+                              const BoxRange& next, const char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
   char* const buffer = local_scratch<char>((buffer_units_ + sums_units_ + stage_units_) * unit());
   char* const sums = buffer + buffer_units_ * unit();
@@ -368,6 +415,17 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
     });
   }
 
+  // The next box is fetched in as many parts as there are tiles in a row of windows, at least.
+  int64_t parts = 0, part = 0;
+  for (size_t phase = 0; phase < phases_.size(); phase += axis.phases.size()) {
+    BoxRange rows = windows_of(box, phases_[phase]);
+    rows.count[3] = ceil_div(box.count[3], kMaxVectors * lanes);
+    if (!rows.empty()) parts += rows.count[0] * rows.count[1] * rows.count[2] * rows.count[3];
+  }
+  const auto prefetch_part = [&] {
+    if (part < parts) prefetch(in, next, part, parts);
+    ++part;
+  };
   // One row of windows; p: where its results begin.
   const auto add_group = [&](const Group& group, const char* b, PerAxis<int64_t> p) {
     const char* const a = packed + group.weights * unit();
@@ -375,7 +433,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
       const int64_t count = columns.end - columns.begin,
                     rest = ceil_div(count, lanes) * lanes - count;
       multiply(group, a, b + (trimmed_ ? 0 : columns.begin) * unit(), sums + columns.begin * unit(),
-               count);
+               count, prefetch_part);
       for (int64_t row = 0; row < group.rows && rest; ++row)
         std::memset(sums + (row * sums_pitch_ + columns.end) * unit(), 0, rest * unit());
     }
@@ -389,7 +447,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
       if (joined_) {
         from += shift + piece.first * footing.tap;
       } else {
-        multiply(group, a, b + from * unit(), sums, count);
+        multiply(group, a, b + from * unit(), sums, count, prefetch_part);
         from = 0;
       }
       sum.step = out_channels_ * sums_pitch_ + footing.tap;
@@ -439,7 +497,9 @@ void FewChannelsPlan::run(const Operands& operands) const {
   });
   parallel_for(problem_.threads, groups * boxes, [&](int64_t i) {
     const int64_t group = i / boxes;
-    run_box(operands, group, grid_.box(i % boxes), packed + group * group_units_ * unit());
+    const int64_t next = std::min(i % boxes + problem_.threads, boxes - 1);
+    run_box(operands, group, grid_.box(i % boxes), grid_.box(next),
+            packed + group * group_units_ * unit());
   });
 }
 
