@@ -49,7 +49,8 @@ class FewChannelsPlan : public Plan {
   void choose_sizes();
   void make_groups();
   void add_runs(Group& group) const;
-  void pack_weights(const Operands& operands, int64_t group, char* packed) const;
+  void pack_weights(const Operands& operands, int64_t group, const Range& channels,
+                    char* packed) const;
   void run_box(const Operands& operands, int64_t group, const BoxRange& box, const BoxRange& next,
                const char* packed) const;
   void prefetch(const char* in, const BoxRange& box, int64_t part, int64_t parts) const;
@@ -127,7 +128,7 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void FewChannelsPlan::choose_sizes() {
-  constexpr int64_t kBufferBytes = 384 << 10;
+  constexpr int64_t kBufferBytes = 192 << 10;
   constexpr int64_t kWindows = 4096, kRowWindows = 256, kStagePositions = 1024;
   constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
   const int64_t lanes = arithmetic_.lanes;
@@ -235,23 +236,25 @@ void FewChannelsPlan::add_runs(Group& group) const {
 }
 
 void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index,
-                                   char* packed) const {
+                                   const Range& channels, char* packed) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
   const char* const w = static_cast<const char*>(operands.data.w) +
-                        group_index * problem_.w.group * element_bytes(problem_.dtype);
+                        (group_index * problem_.w.group + channels.begin * w_in_) * bytes;
+  const int64_t unit_index = arithmetic_.pairs ? channels.begin / 2 : channels.begin;
   for (const Group& group : groups_)
     for (const Piece& piece : group.pieces) {
       int64_t tap = 0, step = 0;  // of this phase; of this piece
       const int64_t taps = phases_[piece.phase].axes[3]->sliding.taps;
-      for_each_tap(phases_[piece.phase], problem_.w, [&](int64_t offset) {
+      for_each_tap(phases_[piece.phase], problem_.w, [&](int64_t at) {
         const int64_t t = joined_ ? tap % taps - piece.first : 0;
         ++tap;
         if (t < 0 || t >= piece.taps) return;
-        char* const to = packed + (group.weights + step * in_units_ * group.rows + piece.row +
-                                   t * out_channels_) *
+        char* const to = packed + (group.weights + (step * in_units_ + unit_index) * group.rows +
+                                   piece.row + t * out_channels_) *
                                       unit();
         pack_channel_rows(arithmetic_, problem_.dtype,
-                          {w + offset * element_bytes(problem_.dtype), w_in_, w_out_, to,
-                           group.rows, 1, in_channels_, out_channels_});
+                          {w + at * bytes, w_in_, w_out_, to, group.rows, 1,
+                           channels.end - channels.begin, out_channels_});
         if (t == piece.taps - 1) ++step;
       });
     }
@@ -321,9 +324,12 @@ void FewChannelsPlan::prefetch(const char* in, const BoxRange& box, int64_t part
   }
   const bool channels_last = tensor.channel < tensor.stride[3];
   Range channels{0, channels_last ? 1 : in_channels_};
-  Range& cut = channels_last ? source[2] : channels;
+  Range& cut = !channels_last                             ? channels
+               : source[2].end - source[2].begin >= parts ? source[2]
+                                                          : source[3];
   const int64_t count = cut.end - cut.begin;
   cut = {cut.begin + count * part / parts, cut.begin + count * (part + 1) / parts};
+  if (cut.begin == cut.end) return;
   const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t length = ((source[3].end - source[3].begin - 1) * tensor.stride[3] +
                           (channels_last ? (in_channels_ - 1) * tensor.channel : 0) + 1) *
@@ -492,8 +498,14 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
 void FewChannelsPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), groups = problem_.geometry.groups;
   char* const packed = shared_scratch<char>(groups * group_units_ * unit());
-  parallel_for(problem_.threads, groups, [&](int64_t group) {
-    pack_weights(operands, group, packed + group * group_units_ * unit());
+  // Of so many channels, all taps at a time: neighbouring taps lie in one line, far apart in the
+  // packed weights. An even number, for pairs.
+  constexpr int64_t kChannels = 64;
+  const int64_t blocks = ceil_div(in_channels_, kChannels);
+  parallel_for(problem_.threads, groups * blocks, [&](int64_t i) {
+    const int64_t group = i / blocks, first = i % blocks * kChannels;
+    pack_weights(operands, group, {first, std::min(first + kChannels, in_channels_)},
+                 packed + group * group_units_ * unit());
   });
   parallel_for(problem_.threads, groups * boxes, [&](int64_t i) {
     const int64_t group = i / boxes;
