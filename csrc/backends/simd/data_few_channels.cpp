@@ -224,11 +224,17 @@ void FewChannelsPlan::choose_sizes() {
   const auto boxes = [&](const PerAxis<int64_t>& windows) {
     return BoxGrid{extent, windows}.boxes() * problem_.geometry.groups;
   };
+  // A box of so short rows that it has as many windows as taps along the other axes: else most of
+  // its rows would be packed once more for its neighbours.
+  const auto with_rows = [&](PerAxis<int64_t> windows) {
+    for (const int a : {1, 2})
+      windows[a] = std::min(extent[a], axes_[a].strip(1, Apart::taps).length);
+    return windows;
+  };
   // Whole tiles along a row, of which windows use all but the first taps; then rows while they fit.
   const int64_t extra = axes_[3].strip(1, Apart::taps).length - 1;
   const int64_t quantum = kMaxVectors * lanes;
-  const int64_t first =
-      extra < kRowWindows ? ceil_div(2 * extra + 1, quantum) * quantum - extra : quantum;
+  const int64_t first = extra < 64 ? ceil_div(2 * extra + 1, quantum) * quantum - extra : quantum;
   size[3] = std::min(extent[3], first);
   for (const int a : {3, 2, 1, 0})
     while (size[a] < extent[a]) {
@@ -236,7 +242,8 @@ void FewChannelsPlan::choose_sizes() {
       next[a] = std::min(extent[a], size[a] + (a == 3 ? quantum : 1));
       if (next[0] * next[1] * next[2] * next[3] > kWindows ||
           (a == 3 && (next[a] > kRowWindows || next[a] * axes_[a].step > kStagePositions)) ||
-          units(next) * unit() > kBufferBytes || boxes(next) < std::min(kItems, boxes(size)))
+          units(a == 3 ? with_rows(next) : next) * unit() > kBufferBytes ||
+          boxes(next) < std::min(kItems, boxes(size)))
         break;
       size = next;
     }
