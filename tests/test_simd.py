@@ -121,6 +121,23 @@ def test_every_number_of_pixels_and_taps(target: str, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("target", TARGETS)
+def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> None:
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for what, shape, stride, pad in (
+            ("more taps than are summed at once", ((1, 3, 300), (2, 3, 250)), 1, 100),
+            ("a kernel beyond the row", ((1, 2, 300), (3, 2, 700)), 1, 500),
+            ("phases longer than a row of results", ((1, 2, 7000), (3, 2, 1501)), 1400, 7),
+            ("rows of several boxes", ((1, 3, 3, 700), (20, 3, 3, 5)), 1, 2),
+            ("long sums", ((1, 2, 5, 40), (131, 2, 3, 4)), 2, 1),
+            ("windows without pixels", ((1, 3, 6), (7, 3, 3)), 1, 40),
+        ):
+            found += wrong(what, shape, stride, pad, 1, dtype)
+    assert not found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("target", TARGETS)
 def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
     """Depthwise, with a channel multiplier, and small groups."""
     found = []

@@ -48,7 +48,9 @@ bool suits_depthwise_kernels(const Problem& p) {
 // threads:
 // - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5 (larger
 // kernels
-//   and 3-D 0.8 to 0.9); in 1-D, channels first, k16 s8 1.6;
+//   and 3-D 0.8 to 0.9); in 1-D, channels first, k16 s8 1.6; but with few channels of y, which fill
+//   no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to 1.5 from 5 channels on (one
+//   thread);
 // - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
 // channels
 //   0.5);
@@ -58,6 +60,9 @@ bool suits_dense_kernels(const Problem& p) {
   if (p.dtype != Dtype::f32 || g.groups != 1) return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const bool channels_last = p.x.channel == 1;
+  const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
+  if (p.wanted == Role::y && few_channels && g.rank == 2)
+    return channels_last && rows.k == 1 && columns.k == 1 && g.y_channels > 4;
   if (p.wanted == Role::y)
     return g.rank == 2 ? rows.k <= 5 && columns.k <= 5 : g.rank == 1 && !channels_last;
   if (g.rank != 2 || !channels_last) return false;

@@ -168,10 +168,13 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
     for (int i = 0; i < n; ++i) store(to + i * c.to_row, lines[i]);
     return;
   }
+  // Less than a vector: up to the last column's end all of the source's memory may be read.
+  const int64_t end = (columns - 1) * c.from_column + rows * From::kElements;
   for (int j = 0; j < n; ++j)
     lines[j] = j >= columns ? Vector<Unit>{}
-               : rows >= n  ? block.at(j * c.from_column).all()
-                            : block.at(j * c.from_column).some(rows);
+               : rows >= n || j * c.from_column + n * From::kElements <= end
+                   ? block.at(j * c.from_column).all()
+                   : block.at(j * c.from_column).some(rows);
   transpose(lines);
   for (int i = 0; i < n && i < rows; ++i) {
     // Lanes behind the last column are zero, or are overwritten with the next rows, or do not fit.

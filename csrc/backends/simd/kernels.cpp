@@ -7,6 +7,7 @@
 
 #include "backends/simd/copy.h"
 #include "backends/simd/lanes.h"
+#include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -45,6 +46,7 @@ extern constinit const Arithmetic kPairs{
     {nullptr, copy_pairs},
     {nullptr, copy_elements_of<bfloat16, float>},
     {nullptr, copy_elements_of<float, bfloat16>},
+    shifted_sum<float>,
     nullptr,
     {},
     nullptr,
@@ -66,6 +68,7 @@ constinit const Arithmetic kF32{
      copy_elements_of<float16, float>, nullptr},
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
      copy_elements_of<float, float16>, nullptr},
+    shifted_sum<float>,
     lane_row<float>,
     kLaneTaps<float>,
     spread<float>,
@@ -79,6 +82,7 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    shifted_sum<double>,
     lane_row<double>,
     kLaneTaps<double>,
     spread<double>,

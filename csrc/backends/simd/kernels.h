@@ -99,6 +99,18 @@ struct Spread {
   int64_t to_plane, planes, positions;
 };
 
+// A sum of rows, each shifted against the one before:
+//   to[i*to_step] = [the same, or] start + sum over rows r of  from[r*step + i],  i < count
+// Reads whole vectors, and writes them where results are neighbours.
+struct ShiftedSum {
+  const void* from;
+  int64_t step, rows;
+  const void* start;  // one sum
+  bool accumulate;
+  void* to;
+  int64_t to_step, count;
+};
+
 enum class Halves : uint8_t { both, first, second };
 
 // A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
@@ -130,6 +142,7 @@ struct Arithmetic {
   CopyFunction pack[4];    // elements to units
   CopyFunction widen[4];   // elements to sums
   CopyFunction unpack[4];  // sums to elements
+  void (*shifted_sum)(const ShiftedSum&);
   // Not for pairs.
   void (*lane_row)(const LaneRow&);
   LaneTapsFunctions lane_taps;

@@ -70,6 +70,25 @@ bool few_channels_a_group(const Geometry& g, int64_t lanes) {
   return g.groups > 1 && std::max(g.x_channels, g.y_channels) < lanes;
 }
 
+// Whether lanes should be pixels, rather than the result's channels. Time of channels in lanes over
+// that of pixels, 64 channels to 4 to 21, 3x3 and transposed 4x4 of stride 2, two layouts (Zen 4):
+// with 8 lanes 1.2 to 2.1 for 4 to 7 channels, 0.9 to 1.1 for 8, 1.1 to 1.5 for 9 to 12, 1.2 for
+// 18, 0.85 to 1.05 for 21; with 16 lanes 1.1 to 3.6 for 4 to 12 channels, 1.0 to 1.1 for 14, 1.0
+// to 1.6 for 18 and 21.
+bool few_channels(const Problem& p, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const Axis& last = g.axes.back();
+  const bool fprop = p.wanted == Role::y;
+  const int64_t channels = fprop ? g.y_channels : g.x_channels;
+  if (2 * channels < lanes) return true;
+  // Pixels that are not neighbours share nothing.
+  if ((fprop && last.stride > 1) || channels > 24) return false;
+  const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
+  const int64_t pixels = fprop ? last.x : last.y;
+  return (channels < std::min<int64_t>(lanes, 8) || 4 * channels <= 3 * padded(channels)) &&
+         pixels * padded(channels) >= channels * padded(pixels);
+}
+
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels) {
   const Geometry& g = p.geometry;
   const simd::Arithmetic& plain = p.dtype == Dtype::f64 ? *kernels.f64 : *kernels.f32;
@@ -79,10 +98,8 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels)
   const simd::Arithmetic& chosen =
       p.dtype == Dtype::bf16 && kernels.bf16_pairs ? *kernels.bf16_pairs : plain;
   if (p.wanted == Role::w) return simd::weights_plan(p, chosen);
-  const int64_t channels = p.wanted == Role::y ? g.y_channels : g.x_channels;
-  // Channels in lanes would leave more than half of the lanes empty.
-  const bool few = 2 * channels < chosen.lanes && channels <= chosen.tiles.max_rows[1];
-  return few ? simd::few_channels_plan(p, chosen) : simd::data_plan(p, chosen);
+  return few_channels(p, chosen.lanes) ? simd::few_channels_plan(p, chosen)
+                                       : simd::data_plan(p, chosen);
 }
 
 Prepared prepare(const Problem& original, std::string_view target) {
