@@ -139,6 +139,11 @@ def conv_transpose(
         result = function(input, weight, bias, strides, common, extra, groups, dilations)
         for axis, (begin, end) in enumerate(zip(begins, ends, strict=True), start=-rank):
             extent = result.shape[axis] - abs(begin - end)
+            if extent < 0:
+                raise RuntimeError(
+                    f"padding={padding} leaves extent {extent} of the output in spatial axis "
+                    f"{axis + rank}; expected at least 1"
+                )
             result = result.narrow(axis, max(0, begin - end), extent)
         return _from_ncx(rank, result, data_format)
 
@@ -189,13 +194,13 @@ def check_ranks(rank: int, data: Tensor, weight: Tensor) -> None:
         )
 
 
-def is_computed_here(*tensors: Tensor | None) -> bool:
-    """Whether the operators take these tensors; the first one has the dtype of all."""
-    dtype = getattr(tensors[0], "dtype", None)
+def is_computed_here(data: Tensor, other: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether the operators take these tensors, which share a dtype."""
+    dtype = getattr(data, "dtype", None)
     if dtype not in _DTYPES:
         return False
-    for tensor in tensors:
-        if tensor is not None and not (
+    for tensor in (data, other) if bias is None else (data, other, bias):
+        if not (
             isinstance(tensor, Tensor)
             and tensor.dtype is dtype
             and (tensor.is_cpu or tensor.is_meta)
@@ -247,8 +252,8 @@ def operator_layout(
         data, data_format = data.movedim(1, -1), "NXC"
 
     def restore(result: Tensor) -> Tensor:
-        if permuted:
-            result = result.movedim(-1, 1)
+        # One image cut out of a channels_last batch is channels_last for the operator.
+        result = result.movedim(-1, 1) if permuted else result.contiguous()
         return result if batched else result.squeeze(0)
 
     return data, data_format, restore
