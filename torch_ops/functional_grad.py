@@ -112,8 +112,7 @@ def _input_gradient(
         return compute()
     except REFUSALS as error:
         refusal = error
-    input = grad_output.new_empty(input_size, device="meta")
-    raise _reason(forward, input, weight.to("meta"), grad_output) or refusal
+    raise _reason(forward, grad_output.new_zeros(input_size), weight, grad_output) or refusal
 
 
 def _weight_gradient(
@@ -130,15 +129,14 @@ def _weight_gradient(
         return compute()
     except REFUSALS as error:
         refusal = error
-    weight = grad_output.new_empty(weight_size, device="meta")
-    raise _reason(forward, input.to("meta"), weight, grad_output) or refusal
+    raise _reason(forward, input, grad_output.new_zeros(weight_size), grad_output) or refusal
 
 
 def _reason(
     forward: _Forward, input: Tensor, weight: Tensor, grad_output: Tensor
 ) -> RuntimeError | None:
     """Why there is no such gradient: the forward function's error, or its output's shape."""
-    output = forward(input, weight)
+    output = forward(input, weight)  # for its errors: torch checks little on meta tensors
     if output.shape == grad_output.shape:
         return None
     return RuntimeError(
