@@ -188,6 +188,19 @@ def test_compiled_model() -> None:
     torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_symbolic_trace() -> None:
+    """torch.fx records calls of the functions."""
+    network, x = (
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(3, 2, 3)),
+        torch.ones(1, 2, 5, 5),
+    )
+    torch_ops.convert(network)
+    traced = torch.fx.symbolic_trace(network)
+    assert torch.equal(traced(x), network(x))
+    functions = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert functions == [torch_ops.functional.conv2d, torch_ops.functional.conv_transpose2d]
+
+
 def test_training_is_torch_s() -> None:
     torch.manual_seed(0)
     networks = [model() for _ in range(2)]

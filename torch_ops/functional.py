@@ -11,6 +11,8 @@ integer tensors, other devices, sparse and quantised tensors) is passed on to to
 from collections.abc import Callable
 
 from torch import Tensor
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function
 
 from torch_ops import functional_call
 from torch_ops.functional_grad import (
@@ -133,9 +135,10 @@ def _conv(rank: int):
         *,
         data_format: str = "NCX",
     ) -> Tensor:
-        return functional_call.convolution(
-            rank, input, weight, bias, stride, padding, dilation, groups, data_format
-        )
+        arguments = (input, weight, bias, stride, padding, dilation, groups)
+        if isinstance(input, Proxy):  # torch.fx records the call
+            return handle_torch_function(conv, (input,), *arguments, data_format=data_format)
+        return functional_call.convolution(rank, *arguments, data_format)
 
     _named(conv, f"conv{rank}d", _CONV, rank)
     return conv
@@ -155,19 +158,11 @@ def _conv_transpose(rank: int):
         data_format: str = "NCX",
         output_size: Ints | None = None,
     ) -> Tensor:
-        return functional_call.conv_transpose(
-            rank,
-            input,
-            weight,
-            bias,
-            stride,
-            padding,
-            output_padding,
-            groups,
-            dilation,
-            data_format,
-            output_size,
-        )
+        arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)
+        if isinstance(input, Proxy):  # torch.fx records the call
+            beyond_torch = {"data_format": data_format, "output_size": output_size}
+            return handle_torch_function(conv_transpose, (input,), *arguments, **beyond_torch)
+        return functional_call.conv_transpose(rank, *arguments, data_format, output_size)
 
     _named(conv_transpose, f"conv_transpose{rank}d", _CONV_TRANSPOSE, rank)
     return conv_transpose
