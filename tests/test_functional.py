@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -145,6 +147,24 @@ def test_arguments_have_torch_s_names_and_order() -> None:
     result = ours.conv_transpose2d(**keywords, groups=2, dilation=2)
     assert torch.equal(result, ours.conv_transpose2d(x, w, b, 3, 1, 2, 2, 2))
     torch.testing.assert_close(result, F.conv_transpose2d(**keywords, groups=2, dilation=2))
+
+
+@pytest.mark.parametrize("name", ours.__all__)
+def test_documentation(name: str) -> None:
+    function = getattr(ours, name)
+    text = inspect.getdoc(function)
+    for section in ("Args:", "Returns:", "Raises:", "Source"):
+        assert section in text, section
+    for parameter in inspect.signature(function).parameters:
+        assert f"{parameter}:" in text, parameter
+    assert "{" not in text
+    assert (function.__name__, function.__qualname__) == (name, name)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose3d", "conv2d_input"])
+def test_functions_are_pickled_by_name(name: str) -> None:
+    function = getattr(ours, name)
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

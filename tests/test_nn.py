@@ -238,6 +238,35 @@ def test_functional_call_and_ensembles() -> None:
         torch.testing.assert_close(gradients["weight"][index], expected)
 
 
+def test_expanded_weights() -> None:
+    """torch's other way to per-sample gradients, for which torch computes."""
+    from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+
+    mine, torch_s = both("Conv2d", {})
+    x = example("Conv2d")
+    for module in (mine, torch_s):
+        call_for_per_sample_grads(module)(x).square().sum().backward()
+    torch.testing.assert_close(
+        mine.weight.grad_sample, torch_s.weight.grad_sample, rtol=1e-4, atol=1e-3
+    )
+
+
+def test_sizes_that_are_known_at_run_time_only() -> None:
+    """The batch is a count that the traced program computes."""
+    torch._dynamo.reset()
+    module, x = torch_ops.nn.Conv2d(4, 6, 3), torch.randn(3, 4, 6, 6)
+    keep = torch.tensor([True, False, True])
+    for images in (x, x.to(memory_format=torch.channels_last)):
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            compiled = torch.compile(
+                lambda x, keep: module(x[keep]), backend="aot_eager", fullgraph=True
+            )
+            result = compiled(images, keep)
+        expected = module(images[keep])
+        torch.testing.assert_close(result, expected)
+        assert result.stride() == expected.stride()
+
+
 def test_importing_is_enough() -> None:
     """A pickled module loads in a process that has imported only torch."""
     data = pickle.dumps(torch_ops.nn.Conv1d(1, 1, 1))

@@ -196,28 +196,24 @@ def check_ranks(rank: int, data: Tensor, weight: Tensor) -> None:
 
 def is_computed_here(data: Tensor, other: Tensor, bias: Tensor | None = None) -> bool:
     """Whether the operators take these tensors, which share a dtype."""
-    dtype = getattr(data, "dtype", None)
-    if dtype not in _DTYPES:
-        return False
     for tensor in (data, other) if bias is None else (data, other, bias):
         if not (
-            isinstance(tensor, Tensor)
-            and tensor.dtype is dtype
+            _is_plain_tensor(type(tensor))
+            and tensor.dtype is data.dtype
             and (tensor.is_cpu or tensor.is_meta)
             and tensor.layout is torch.strided
             and not tensor.is_nested
-            and _is_plain(type(tensor))
         ):
             return False
-    return True
+    return data.dtype in _DTYPES
 
 
-def _is_plain(kind: type) -> bool:
+def _is_plain_tensor(kind: type) -> bool:
     """Whether a class leaves __torch_function__ as it is: an override knows torch's functions."""
     if kind is Tensor or kind is Parameter:
         return True
-    override = kind.__torch_function__
-    return (
+    override = getattr(kind, "__torch_function__", None)
+    return issubclass(kind, Tensor) and (
         override is torch._C._disabled_torch_function_impl
         or getattr(override, "__func__", None) is Tensor.__torch_function__.__func__
     )
@@ -276,11 +272,11 @@ def _is_channels_last(tensor: Tensor) -> bool:
     if strides[1] == 0 or strides[-1] < strides[1]:
         return False
     sizes, least = tensor.shape, 0
-    for d in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        if strides[d] < least or (d == 0 and least == strides[1]):
+    for d in (1, *range(tensor.dim() - 1, 1, -1)):
+        if strides[d] < least:
             return False
         least = strides[d] * max(sizes[d], 1)
-    return True
+    return strides[0] >= least and least != strides[1]
 
 
 def channel_dimension(rank: int, data_format: str) -> int:
