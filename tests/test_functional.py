@@ -328,6 +328,19 @@ def test_autocast(name: str) -> None:
     assert [gradient.dtype for gradient in gradients] == [torch.float32] * 2
 
 
+def test_autocast_in_a_compiled_program() -> None:
+    torch._dynamo.reset()
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def program(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return ours.conv2d(x, W)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = ours.conv2d(X, W)
+    assert torch.equal(program(X), expected)
+
+
 def test_meta_tensors() -> None:
     result = ours.conv2d(X.to("meta"), W.to("meta"), stride=2)
     assert result.is_meta

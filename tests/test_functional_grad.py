@@ -167,6 +167,10 @@ WRONG = {
     "transposed output": (*TRANSPOSED, (2, 6, 8, 6), {}, "output padding must be"),
     "transposed small": (*TRANSPOSED, (2, 6, 6, 6), {}, "negative output_padding"),
     "transposed channels": (*TRANSPOSED[:2], (2, 6, 3, 3), (2, 6, 7, 6), {}, "to have 2 channels"),
+    "transposed groups": (
+        *("conv_transpose", (2, 4, 5, 4), (2, 6, 3, 3), (2, 6, 7, 6)),
+        *({"groups": 2}, "to have 2 channels"),
+    ),
     "transposed same": (*TRANSPOSED, (2, 6, 9, 8), {"padding": "same"}, "valid sizes"),
     "transposed output_padding": (*TRANSPOSED, (2, 6, 12, 10), STRIDE_2, "grad_output has shape"),
     "transposed batch": (*TRANSPOSED, (1, 6, 7, 6), {}, "grad_output has shape"),

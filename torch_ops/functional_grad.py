@@ -165,6 +165,15 @@ def _check_same_rank(input_rank: int, grad_output: Tensor) -> None:
         )
 
 
+def _check_input_channels(channels: int, weight_size: Sequence[int]) -> None:
+    """The operators also read weights of (IC / groups, OC); torch does not."""
+    if weight_size[0] != channels:
+        raise RuntimeError(
+            f"input has {channels} channels but weight is of size {list(weight_size)}; expected "
+            f"{channels} in dimension 0"
+        )
+
+
 def _named(
     function: Callable[..., Tensor], family: str, rank: int, wanted: str
 ) -> Callable[..., Tensor]:
@@ -292,6 +301,7 @@ def _conv_transpose_input(rank: int):
 
         def compute() -> Tensor:
             pads, extra, strides, dilations = known(weight)
+            _check_input_channels(input_size[channel_dimension(rank, data_format)], weight.shape)
             data, layout, restore = operator_layout(rank, grad_output, weight, data_format)
             result = torch.ops.convtbw.conv_transpose_backward_data(
                 data,
@@ -356,8 +366,7 @@ def _conv_transpose_weight(rank: int):
 
         def compute() -> Tensor:
             pads, extra, strides, dilations = known()
-            if weight_size[0] != input.shape[channel_dimension(rank, data_format)]:
-                raise RuntimeError("weight_size and input differ in their input channels")
+            _check_input_channels(input.shape[channel_dimension(rank, data_format)], weight_size)
             return torch.ops.convtbw.conv_transpose_backward_weights(
                 _batch(rank, input),
                 _batch(rank, grad_output),
