@@ -134,10 +134,11 @@ int64_t WeightsPlan::block_units(const Part& part, const LaneBlock& block) const
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void WeightsPlan::choose_sizes() {
   const Geometry& g = problem_.geometry;
-  constexpr int64_t kSumBytes = 2 << 20;      // of a part
+  // Of a part: 2 MB are 3 % slower on average and up to 11 %, 512 KB as fast (Zen 4).
+  constexpr int64_t kSumBytes = 1 << 20;
   constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
   constexpr int64_t kItems = 16;              // enough to keep some threads busy until the end
-  constexpr int64_t kBufferBytes = 512 << 10;
+  constexpr int64_t kBufferBytes = 768 << 10;  // of x: 256 KB are 5 % slower, 512 KB 1 %
 
   // Parts: halve the longer side until the sums are small.
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
