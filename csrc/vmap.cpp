@@ -58,6 +58,9 @@ class BatchedCall {
         second_(unwrapped(call.second, level)),
         bias_(call.bias ? unwrapped(*call.bias, level) : Batched{}) {
     if (op_.shape_name) {
+      TORCH_CHECK(!call.shape_tensor || !at::functorch::isBatchedAtLevel(*call.shape_tensor, level),
+                  "convtbw::", op_.name, ": ", op_.shape_tensor_name,
+                  " is batched; expected one shape for all calls of vmap");
       if (call.shape_tensor)
         for (const int64_t extent : shape_tensor_values(call)) shape_.emplace_back(extent);
       else
@@ -186,6 +189,11 @@ at::Tensor batched(const Call& call) {
   const auto layer = at::functorch::maybeCurrentDynamicLayer();
   TORCH_INTERNAL_ASSERT(layer, "convtbw::", call.op.name, ": a batched tensor outside of vmap");
   const int64_t level = layer->layerId();
+  using at::functorch::isBatchedAtLevel;
+  // Tensors of an outer vmap alone: the next level's call.
+  if (!isBatchedAtLevel(call.first, level) && !isBatchedAtLevel(call.second, level) &&
+      !isBatchedAtLevel(call.bias, level) && !isBatchedAtLevel(call.shape_tensor, level))
+    return dispatch(call);
   return at::functorch::makeBatched(BatchedCall(call, level).run(), 0, level);
 }
 

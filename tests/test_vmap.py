@@ -75,6 +75,17 @@ def test_nested(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", one_each(), ids=str)
+def test_tensors_of_the_outer_vmap_alone(case: Case) -> None:
+    first, second = stacked(case, (0, 0))
+    scales = torch.arange(5).double()
+    result = torch.vmap(
+        lambda first, second: torch.vmap(lambda scale: scale * case.call(first, second))(scales)
+    )(first, second)
+    expected = torch.vmap(case.call)(first, second)
+    assert torch.equal(result, torch.stack([scale * expected for scale in scales], 1))
+
+
+@pytest.mark.parametrize("case", one_each(), ids=str)
 def test_derivatives(case: Case) -> None:
     """grad in vmap and vmap in grad, through one level and two."""
     first, second = (
@@ -168,5 +179,5 @@ def test_shape_tensors() -> None:
     operator = torch.ops.convtbw.convolution_backward_weights
     result = torch.vmap(lambda *both: operator(*both, shape, **attributes))(*tensors)
     assert torch.equal(result, torch.vmap(case.call)(*tensors))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="weights_shape_tensor is batched; expected one shape"):
         torch.vmap(lambda *three: operator(*three, **attributes))(*tensors, shape.expand(BATCH, -1))

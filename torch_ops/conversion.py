@@ -100,12 +100,13 @@ def _reason_to_keep(module: Module, kind: type) -> str:
         return f"is a torch_ops.nn.{base.__name__} already"
     if base is not kind:
         return f"is a {base.__module__}.{base.__qualname__}, which may differ from its base class"
-    if not is_computed_here(module.weight, module.bias):
-        weight = module.weight
-        return (
-            f"has weights of {weight.dtype} on {weight.device} ({weight.layout}), "
-            "which torch computes"
-        )
+    # Not module.weight: to ask a parametrization for it may change its buffers.
+    for name, value in module.named_parameters():
+        if not is_computed_here(value, value):
+            return (
+                f"has {name} of {value.dtype} on {value.device} ({value.layout}, "
+                f"{type(value).__name__}), which torch computes"
+            )
     return ""
 
 
