@@ -117,10 +117,13 @@ def conv_transpose_pads(
     Words and an `output_size` decide O. All follows from how far it reaches beyond the begin of the
     last window, O - (I - 1) * s.
     """
-    extra = per_axis("output_padding", output_padding, len(stride), pixels)
+    rank = len(stride)
+    extra = per_axis("output_padding", output_padding, rank, pixels)
     word = padding if isinstance(padding, str) else None
-    pads = None if word else numeric_pads(padding, len(stride))
-    if output_size is None and not word:
+    if word not in (None, "same", "valid"):
+        raise RuntimeError(f"Invalid padding string: '{padding}'; expected 'same' or 'valid'")
+    pads = numeric_pads(padding, rank) if word is None else ([0] * rank, [0] * rank)
+    if word is None and output_size is None:
         return pads, extra
     if any(extra):
         given = f"output_size={list(output_size)}" if output_size else f"padding={padding!r}"
@@ -128,24 +131,24 @@ def conv_transpose_pads(
             f"{given} decides the size of the output, but got output_padding={output_padding}; "
             "expected 0"
         )
-    if word not in (None, "same", "valid"):
-        raise RuntimeError(f"Invalid padding string: '{padding}'; expected 'same' or 'valid'")
 
     kernel = kernel_extents(kernel_size, dilation)
-    pads = pads or ([0] * len(stride), [0] * len(stride))
-    uncropped = [ek - begin - end for ek, begin, end in zip(kernel, *pads, strict=True)]
     if output_size is not None:
-        least = [1] * len(stride) if word == "same" else uncropped
+        least = [1] * rank if word == "same" else _cropped(kernel, pads)
         beyond = _beyond_last_window(output_size, input_size, stride, least, padding)
     elif word == "same":
         beyond = stride
     else:
         beyond = [max(ek, s) for ek, s in zip(kernel, stride, strict=True)]
     if word == "same":
-        totals = [max(0, ek - reach) for ek, reach in zip(kernel, beyond, strict=True)]
-        pads = halves(totals)
-        uncropped = [ek - total for ek, total in zip(kernel, totals, strict=True)]
-    return pads, [reach - window for reach, window in zip(beyond, uncropped, strict=True)]
+        pads = halves([max(0, ek - reach) for ek, reach in zip(kernel, beyond, strict=True)])
+    windows = _cropped(kernel, pads)
+    return pads, [reach - window for reach, window in zip(beyond, windows, strict=True)]
+
+
+def _cropped(kernel: Sequence[int], pads: Pads) -> list[int]:
+    """What the pads leave of a window."""
+    return [ek - begin - end for ek, begin, end in zip(kernel, *pads, strict=True)]
 
 
 def _beyond_last_window(

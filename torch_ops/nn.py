@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_ops import functional
-from torch_ops.functional_pads import Ints, Padding
+from torch_ops.functional_pads import Ints, Padding, has_pairs
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -30,6 +30,8 @@ class _Conv:
         padding = self.padding
         if self.padding_mode != "zeros":
             around = self._reversed_padding_repeated_twice
+            if has_pairs(padding):
+                around = [pad for pair in reversed(padding) for pad in pair]
             input = torch.nn.functional.pad(input, around, mode=self.padding_mode)
             padding = 0
         convolve = _CONV[len(self.kernel_size) - 1]
