@@ -231,7 +231,7 @@ def test_asymmetric_padding(name: str, rank: int, dtype: torch.dtype, unbatched:
     """Also of what torch computes."""
     x, w, b = tensors(rank, name != "conv", 2, dtype)
     x = x[0] if unbatched else x
-    pads = [(0, 2), (2, 1), (3, 0)][:rank]
+    pads = [(0, 2), (1, 3), (3, 0)][:rank]
     for attributes in ({}, {"stride": 2}, {"stride": 2, "dilation": 2}):
         if name != "conv":
             attributes = {**attributes, "output_padding": attributes.get("stride", 1) - 1}

@@ -94,54 +94,31 @@ _WEIGHT = """Gradient of :func:`{name}` with respect to its weights.
     Source: {source}.
     """
 
-# input, weight -> output
-_Forward = Callable[[Tensor, Tensor], Tensor]
 
-
-def _input_gradient(
+def _gradient(
     compute: Callable[[], Tensor],
-    forward: _Forward,
-    input_size: Sequence[int],
-    weight: Tensor,
+    forward: Callable[[Tensor], Tensor],
+    size: Sequence[int],
+    other: Tensor,
     grad_output: Tensor,
 ) -> Tensor:
-    if not is_computed_here(grad_output, weight):
-        input = grad_output.new_zeros(input_size)
-        return torch.func.vjp(lambda input: forward(input, weight), input)[1](grad_output)[0]
+    """The gradient that `compute` finds, with respect to the argument of `forward`.
+
+    `size` is that argument's, `other` the convolution's other tensor.
+    """
+    if not is_computed_here(grad_output, other):
+        return torch.func.vjp(forward, grad_output.new_zeros(size))[1](grad_output)[0]
     try:
         return compute()
     except REFUSALS as error:
         refusal = error
-    raise _reason(forward, grad_output.new_zeros(input_size), weight, grad_output) or refusal
-
-
-def _weight_gradient(
-    compute: Callable[[], Tensor],
-    forward: _Forward,
-    input: Tensor,
-    weight_size: Sequence[int],
-    grad_output: Tensor,
-) -> Tensor:
-    if not is_computed_here(grad_output, input):
-        weight = grad_output.new_zeros(weight_size)
-        return torch.func.vjp(lambda weight: forward(input, weight), weight)[1](grad_output)[0]
-    try:
-        return compute()
-    except REFUSALS as error:
-        refusal = error
-    raise _reason(forward, input, grad_output.new_zeros(weight_size), grad_output) or refusal
-
-
-def _reason(
-    forward: _Forward, input: Tensor, weight: Tensor, grad_output: Tensor
-) -> RuntimeError | None:
-    """Why there is no such gradient: the forward function's error, or its output's shape."""
-    output = forward(input, weight)  # for its errors: torch checks little on meta tensors
+    # The convolution says what is wrong, or that its output has another shape.
+    output = forward(grad_output.new_zeros(size))
     if output.shape == grad_output.shape:
-        return None
-    return RuntimeError(
+        raise refusal
+    raise RuntimeError(
         f"grad_output has shape {list(grad_output.shape)}; expected {list(output.shape)}, the "
-        f"output's for input of size {list(input.shape)} and weight of size {list(weight.shape)}"
+        f"output's for tensors of size {list(size)} and {list(other.shape)}"
     )
 
 
@@ -219,12 +196,12 @@ def _conv_input(rank: int):
             )
             return restore(result)
 
-        def forward(input: Tensor, weight: Tensor) -> Tensor:
+        def forward(input: Tensor) -> Tensor:
             return functional_call.convolution(
                 rank, input, weight, None, stride, padding, dilation, groups, data_format
             )
 
-        return _input_gradient(compute, forward, input_size, weight, grad_output)
+        return _gradient(compute, forward, input_size, weight, grad_output)
 
     return _named(conv_input, "conv", rank, "input")
 
@@ -255,12 +232,12 @@ def _conv_weight(rank: int):
                 weights_format="OIX",
             )
 
-        def forward(input: Tensor, weight: Tensor) -> Tensor:
+        def forward(weight: Tensor) -> Tensor:
             return functional_call.convolution(
                 rank, input, weight, None, stride, padding, dilation, groups, data_format
             )
 
-        return _weight_gradient(compute, forward, input, weight_size, grad_output)
+        return _gradient(compute, forward, weight_size, input, grad_output)
 
     return _named(conv_weight, "conv", rank, "weight")
 
@@ -289,7 +266,7 @@ def _conv_transpose_input(rank: int):
     ) -> Tensor:
         check_data_format(data_format)
 
-        def known(weight: Tensor) -> tuple[Pads, list[int], list[int], list[int]]:
+        def known() -> tuple[Pads, list[int], list[int], list[int]]:
             check_ranks(rank, grad_output, weight)
             _check_same_rank(len(input_size), grad_output)
             extents = [
@@ -300,7 +277,7 @@ def _conv_transpose_input(rank: int):
             )
 
         def compute() -> Tensor:
-            pads, extra, strides, dilations = known(weight)
+            pads, extra, strides, dilations = known()
             _check_input_channels(input_size[channel_dimension(rank, data_format)], weight.shape)
             data, layout, restore = operator_layout(rank, grad_output, weight, data_format)
             result = torch.ops.convtbw.conv_transpose_backward_data(
@@ -319,15 +296,15 @@ def _conv_transpose_input(rank: int):
                 )
             return result
 
-        def forward(input: Tensor, weight: Tensor) -> Tensor:
-            pads, extra, strides, dilations = known(weight)
+        def forward(input: Tensor) -> Tensor:
+            pads, extra, strides, dilations = known()
             return functional_call.conv_transpose(
                 rank,
                 input,
                 weight,
                 None,
                 strides,
-                pads,
+                list(zip(*pads, strict=True)),
                 extra,
                 groups,
                 dilations,
@@ -335,7 +312,7 @@ def _conv_transpose_input(rank: int):
                 None,
             )
 
-        return _input_gradient(compute, forward, input_size, weight, grad_output)
+        return _gradient(compute, forward, input_size, weight, grad_output)
 
     return _named(conv_transpose_input, "conv_transpose", rank, "input")
 
@@ -377,7 +354,7 @@ def _conv_transpose_weight(rank: int):
                 weights_format="IOX",
             )
 
-        def forward(input: Tensor, weight: Tensor) -> Tensor:
+        def forward(weight: Tensor) -> Tensor:
             pads, extra, strides, dilations = known()
             return functional_call.conv_transpose(
                 rank,
@@ -385,7 +362,7 @@ def _conv_transpose_weight(rank: int):
                 weight,
                 None,
                 strides,
-                pads,
+                list(zip(*pads, strict=True)),
                 extra,
                 groups,
                 dilations,
@@ -393,7 +370,7 @@ def _conv_transpose_weight(rank: int):
                 None,
             )
 
-        return _weight_gradient(compute, forward, input, weight_size, grad_output)
+        return _gradient(compute, forward, weight_size, input, grad_output)
 
     return _named(conv_transpose_weight, "conv_transpose", rank, "weight")
 
