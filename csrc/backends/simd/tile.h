@@ -129,13 +129,6 @@ void gathered_tile(const TileCall& call) {
   int64_t offsets[rows];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
-  // Results may be anywhere in memory: with few steps the wait for their lines took 20 % (64
-  // channels, AVX-512, Zen 4).
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors * kLanes<Sum>; j += 64 / static_cast<int>(sizeof(Sum)))
-      __builtin_prefetch(static_cast<const Sum*>(call.c) + call.c_rows[i] + j, 1);
 
   Accumulators<A, rows, vectors> tile;
   tile.start(call);
