@@ -12,6 +12,7 @@ from torch import Tensor
 import torch_ops.functional
 
 BATCH = 3
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # functorch's own
 
 
 @pytest.fixture(autouse=True)
