@@ -1,19 +1,30 @@
-"""What the README shows a newcomer runs as it stands."""
+"""What the README and the documents show runs as it stands."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", (Path(__file__).parents[1] / "README.md").read_text(), re.M | re.S
+ROOT = Path(__file__).parents[1]
+BLOCKS = [
+    (path.name, block)
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    BLOCKS,
+    ids=[f"{name}-{block.strip().splitlines()[-1][:40]}" for name, block in BLOCKS],
 )
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.strip().splitlines()[-1][:40])
-def test_block_runs(block: str) -> None:
-    exec(compile(block, "README.md", "exec"), {})
+def test_block_runs(name: str, block: str) -> None:
+    exec(compile(block, name, "exec"), {"__name__": "__main__"})
 
 
 def test_the_example_is_there() -> None:
-    assert "conv_transpose_backward_weights" in BLOCKS[0]
+    assert "conv_transpose_backward_weights" in BLOCKS[0][1]
+
+
+def test_the_documents_have_examples() -> None:
+    assert {name for name, _ in BLOCKS} >= {"README.md", "functional.md"}

@@ -2,11 +2,13 @@
 
 Importing the package loads the operators ``torch.ops.convtbw.*``. The functions of this module are
 the same operators with types and documentation; :mod:`torch_ops.backends` says who computes and
-why.
+why. :mod:`torch_ops.functional` and :mod:`torch_ops.nn` are these operators with the signatures of
+torch.nn.functional and torch.nn, and :func:`convert` gives them to a model that exists.
 """
 
-from torch_ops import backends
+from torch_ops import backends, functional, nn
 from torch_ops._library import __version__
+from torch_ops.conversion import convert
 from torch_ops.ops import (
     conv_transpose,
     conv_transpose_backprop_filters,
@@ -25,8 +27,11 @@ __all__ = [
     "conv_transpose_backprop_filters",
     "conv_transpose_backward_data",
     "conv_transpose_backward_weights",
+    "convert",
     "convolution",
     "convolution_backprop_filters",
     "convolution_backward_data",
     "convolution_backward_weights",
+    "functional",
+    "nn",
 ]
