@@ -33,6 +33,8 @@ struct Geometry {
 // Half-open; empty when begin >= end.
 struct Range {
   int64_t begin, end;
+
+  bool operator==(const Range&) const = default;
 };
 
 // Rounds towards minus infinity, for a positive divisor. (C++ truncates, Python and SymInt floor.)

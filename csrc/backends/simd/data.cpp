@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
@@ -36,8 +37,23 @@ class DataPlan : public Plan {
     int64_t group, first_block, blocks, lane, lanes;  // lanes: padded to whole blocks
   };
 
+  // Where a packed box and its results lie, and room for where the rows of tiles begin.
+  struct Place {
+    const char* buffer;
+    char* c;  // result position 0, lane part.lane
+    PerAxis<int64_t> c_stride;
+    int64_t *a_rows, *c_rows;
+  };
+
   void choose_sizes();
-  FoldedRuns runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
+  void choose_edges();
+  FoldedRuns runs(const BoxPhase& phase, const PerAxis<Range>& taps, const Chunk& chunk,
+                  int vectors) const;
+  template <class F>
+  void for_each_piece(size_t phase, const BoxRange& windows, const F& f) const;
+  void run_windows(const Part& part, const Chunk& chunk, size_t phase, const BoxRange& box,
+                   const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
+                   const char* packed, const char* bias) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
                     void* packed) const;
@@ -59,6 +75,11 @@ class DataPlan : public Plan {
   }
   // Pixels of the stage do not all begin in the same sets of the cache.
   static int64_t stage_pitch(int64_t lanes) { return lanes % 64 == 0 ? lanes + 16 : lanes; }
+  static PerAxis<Range> all_taps(const BoxPhase& phase) {
+    PerAxis<Range> taps;
+    for (int a = 0; a < kBoxRank; ++a) taps[a] = {0, phase.axes[a]->sliding.taps};
+    return taps;
+  }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
 
   const Problem problem_;
@@ -70,6 +91,8 @@ class DataPlan : public Plan {
   std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
+  std::vector<PerAxis<bool>>
+      edges_;  // by phase: the axes along which windows at the edge are apart
   std::vector<Chunk> chunks_;
   PerAxis<Strip> strips_;  // where the windows of a packed box are
   Packing packing_;
@@ -110,6 +133,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
 
   phases_ = box_phases(axes_, strips_);
   taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
+  choose_edges();
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
     chunk.weights = weights_units_;
@@ -118,7 +142,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
         const bool used = std::ranges::any_of(
             blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
-        chunk.runs.push_back(used ? runs(phase, chunk, vectors) : FoldedRuns());
+        chunk.runs.push_back(used ? runs(phase, all_taps(phase), chunk, vectors) : FoldedRuns());
         bytes += chunk.runs.back().bytes();
       }
   }
@@ -240,25 +264,80 @@ void DataPlan::choose_sizes() {
   stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
-FoldedRuns DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
+// Along as many axes as leave pieces of at least four pixels, where tiles still are fast, and where
+// it saves something.
+void DataPlan::choose_edges() {
+  constexpr double kLeastSaving = 0.015;
+  constexpr int64_t kPixels = 4;
+  for (const BoxPhase& phase : phases_) {
+    PerAxis<double> saving{};
+    for (int a = 1; a < kBoxRank; ++a) {
+      const Phase& axis = *phase.axes[a];
+      int64_t absent = 0;
+      for_each_edge(axis.sliding, packing_.tensor.extent[a], {axis.begin, axis.end},
+                    [&](const Range& windows, const Range& taps) {
+                      absent += (windows.end - windows.begin) *
+                                (axis.sliding.taps - (taps.end - taps.begin));
+                    });
+      saving[a] = static_cast<double>(absent) /
+                  static_cast<double>(axis.sliding.taps * (axis.end - axis.begin));
+    }
+    PerAxis<bool> edges{};
+    int64_t pixels = 1;
+    for (const int64_t windows : grid_.size) pixels *= windows;
+    for (;;) {
+      const auto best = std::ranges::max_element(saving);
+      const auto a = static_cast<size_t>(best - saving.begin());
+      if (*best < kLeastSaving || pixels / grid_.size[a] < kPixels) break;
+      edges[a] = true;
+      pixels /= grid_.size[a];
+      *best = 0;
+    }
+    edges_.push_back(edges);
+  }
+}
+
+// f(windows, their taps)
+template <class F>
+void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f) const {
+  const BoxPhase& phase = phases_[index];
+  const auto along = [&](int a, const auto& then) {
+    const Range all{windows.begin[a], windows.begin[a] + windows.count[a]};
+    const Sliding& sliding = phase.axes[a]->sliding;
+    if (edges_[index][a])
+      for_each_edge(sliding, packing_.tensor.extent[a], all, then);
+    else
+      then(all, Range{0, sliding.taps});
+  };
+  along(1, [&](const Range& u1, const Range& t1) {
+    along(2, [&](const Range& u2, const Range& t2) {
+      along(3, [&](const Range& u3, const Range& t3) {
+        f(BoxRange{{windows.begin[0], u1.begin, u2.begin, u3.begin},
+                   {windows.count[0], u1.end - u1.begin, u2.end - u2.begin, u3.end - u3.begin}},
+          PerAxis<Range>{Range{0, 1}, t1, t2, t3});
+      });
+    });
+  });
+}
+
+FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, const Chunk& chunk,
+                          int vectors) const {
   FoldedRuns runs;
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
-  int64_t b = 0;
-  const auto add = [&](int64_t a, int64_t steps) {
-    runs.add({a, b, steps}, 1, width);
-    b += steps * width;
-  };
-  const int64_t taps = phase.axes[3]->sliding.taps;
-  for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
-    for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1) {
+  const auto all = [&](int a) { return phase.axes[a]->sliding.taps; };
+  for (int64_t t0 = taps[1].begin; t0 < taps[1].end; ++t0)
+    for (int64_t t1 = taps[2].begin; t1 < taps[2].end; ++t1) {
       const int64_t row =
           t0 * phase.footings[1].tap * strips_[2].length + t1 * phase.footings[2].tap;
-      const int64_t a = row * strips_[3].length * chunk.units;
-      if (taps == 1 || phase.footings[3].tap == 1)
-        add(a, taps * chunk.units);
+      const auto add = [&](int64_t first, int64_t count) {
+        const int64_t a = row * strips_[3].length + first * phase.footings[3].tap;
+        const int64_t b = (t0 * all(2) + t1) * all(3) + first;
+        runs.add({a * chunk.units, b * chunk.units * width, count * chunk.units}, 1, width);
+      };
+      if (phase.footings[3].tap == 1 && taps[3].begin < taps[3].end)
+        add(taps[3].begin, taps[3].end - taps[3].begin);
       else
-        for (int64_t t2 = 0; t2 < taps; ++t2)
-          add(a + t2 * phase.footings[3].tap * chunk.units, chunk.units);
+        for (int64_t t2 = taps[3].begin; t2 < taps[3].end; ++t2) add(t2, 1);
     }
   return runs;
 }
@@ -282,6 +361,74 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
           {from, w_in_, w_out_, to, width, 1, chunk.channels, block.live, width - block.live});
       to += chunk.units * width * unit();
     });
+  }
+}
+
+// All lanes of the part for some windows of a packed box.
+void DataPlan::run_windows(const Part& part, const Chunk& chunk, size_t index, const BoxRange& box,
+                           const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
+                           const char* packed, const char* bias) const {
+  const BoxPhase& phase = phases_[index];
+  int64_t pixels = 0;
+  for_each_row(windows, [&](const PerAxis<int64_t>& u) {
+    const auto a_of = [&](int a) {
+      return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
+    };
+    const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
+    int64_t a_row = (row * strips_[3].length + a_of(3)) * chunk.units;
+    int64_t c_row = 0;
+    for (int a = 0; a < kBoxRank; ++a)
+      c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
+    for (int64_t i = 0; i < windows.count[3]; ++i) {
+      place.a_rows[pixels] = a_row;
+      place.c_rows[pixels++] = c_row;
+      a_row += phase.footings[3].window * chunk.units;
+      c_row += phase.axes[3]->out_step * place.c_stride[3];
+    }
+  });
+
+  const bool whole = taps == all_taps(phase);
+  FoldedRuns some_runs;
+  int some_vectors = 0;
+  const char* b = packed + (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
+  for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
+    const LaneBlock& block = blocks_[i];
+    const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+    if (!whole && some_vectors != block.vectors) {
+      some_vectors = block.vectors;
+      some_runs = runs(phase, taps, chunk, block.vectors);
+    }
+    const FoldedRuns& runs =
+        whole ? chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)]
+              : some_runs;
+    TileCall call{};
+    call.a = place.buffer;
+    call.b = b;
+    call.c = place.c + (block.lane - part.lane) * unit();
+    call.live = staged_ ? width : block.live;
+    runs.use_in(call);
+    call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
+    if (bias && call.start == Start::zero) {
+      call.start = Start::bias;
+      call.bias = bias + block.lane * unit();
+    }
+    const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
+    const int64_t tiles = ceil_div(pixels, max_rows);
+    for (int64_t tile = 0, pixel = 0; tile < tiles; ++tile) {
+      const int64_t rows = (pixels - pixel) / (tiles - tile);
+      call.a_rows = place.a_rows + pixel;
+      call.c_rows = place.c_rows + pixel;
+      // A tensor's lines may be anywhere in memory: with few steps the wait for them took 20 %
+      // (64 channels, AVX-512, Zen 4).
+      if (!staged_)
+        for (int64_t row = 0; row < rows; ++row)
+          for (int64_t at = 0; at < width * unit(); at += 64)
+            __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[row] * unit() + at,
+                               1);
+      arithmetic_.tiles.gathered[block.vectors][rows](call);
+      pixel += rows;
+    }
+    b += phase.taps * chunk.units * width * unit();
   }
 }
 
@@ -312,66 +459,17 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   }
   if (!complete_) fill(part, positions, c, c_stride, bias);
 
+  const Place place{buffer, c, c_stride, a_rows, c_rows};
   for (const Chunk& chunk : chunks_) {
     const Panel panel{
         chunk.first, chunk.channels, 0, packing_.strips[3].length * chunk.units, chunk.units, 1};
     pack_box(packing_, in, box, &panel, 1, buffer);
     for (size_t index = 0; index < phases_.size(); ++index) {
-      const BoxPhase& phase = phases_[index];
-      const BoxRange windows = windows_of(box, phase);
+      const BoxRange windows = windows_of(box, phases_[index]);
       if (windows.empty()) continue;
-      int64_t pixels = 0;
-      for_each_row(windows, [&](const PerAxis<int64_t>& u) {
-        const auto a_of = [&](int a) {
-          return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
-        };
-        const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
-        int64_t a_row = (row * strips_[3].length + a_of(3)) * chunk.units;
-        int64_t c_row = 0;
-        for (int a = 0; a < kBoxRank; ++a)
-          c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * c_stride[a];
-        for (int64_t i = 0; i < windows.count[3]; ++i) {
-          a_rows[pixels] = a_row;
-          c_rows[pixels++] = c_row;
-          a_row += phase.footings[3].window * chunk.units;
-          c_row += phase.axes[3]->out_step * c_stride[3];
-        }
+      for_each_piece(index, windows, [&](const BoxRange& piece, const PerAxis<Range>& taps) {
+        run_windows(part, chunk, index, box, piece, taps, place, packed, bias);
       });
-      const char* b =
-          packed + (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
-      for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
-        const LaneBlock& block = blocks_[i];
-        const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-        const FoldedRuns& runs =
-            chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)];
-        TileCall call{};
-        call.a = buffer;
-        call.b = b;
-        call.c = c + (block.lane - part.lane) * unit();
-        call.live = staged_ ? width : block.live;
-        runs.use_in(call);
-        call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
-        if (bias && call.start == Start::zero) {
-          call.start = Start::bias;
-          call.bias = bias + block.lane * unit();
-        }
-        const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
-        const int64_t tiles = ceil_div(pixels, max_rows);
-        for (int64_t tile = 0, pixel = 0; tile < tiles; ++tile) {
-          const int64_t rows = (pixels - pixel) / (tiles - tile);
-          call.a_rows = a_rows + pixel;
-          call.c_rows = c_rows + pixel;
-          // A tensor's lines may be anywhere in memory: with few steps the wait for them took 20 %
-          // (64 channels, AVX-512, Zen 4).
-          if (!staged_)
-            for (int64_t row = pixel; row < pixel + rows; ++row)
-              for (int64_t at = 0; at < width * unit(); at += 64)
-                __builtin_prefetch(static_cast<const char*>(call.c) + c_rows[row] * unit() + at, 1);
-          arithmetic_.tiles.gathered[block.vectors][rows](call);
-          pixel += rows;
-        }
-        b += phase.taps * chunk.units * width * unit();
-      }
     }
   }
   if (!staged_) return;
