@@ -94,6 +94,7 @@ class DataPlan : public Plan {
   std::vector<PerAxis<bool>>
       edges_;  // by phase: the axes along which windows at the edge are apart
   std::vector<Chunk> chunks_;
+  PerAxis<int64_t> in_extent_;
   PerAxis<Strip> strips_;  // where the windows of a packed box are
   Packing packing_;
   BoxGrid grid_;
@@ -236,6 +237,7 @@ void DataPlan::choose_sizes() {
     largest = std::max(largest, chunks_.back().units);
   }
   buffer_units_ = positions(size) * largest;
+  in_extent_ = packing_.tensor.extent;
   packing_.strips = strips_;
   join_rows(packing_, grid_);
 
@@ -274,7 +276,7 @@ void DataPlan::choose_edges() {
     for (int a = 1; a < kBoxRank; ++a) {
       const Phase& axis = *phase.axes[a];
       int64_t absent = 0;
-      for_each_edge(axis.sliding, packing_.tensor.extent[a], {axis.begin, axis.end},
+      for_each_edge(axis.sliding, in_extent_[a], {axis.begin, axis.end},
                     [&](const Range& windows, const Range& taps) {
                       absent += (windows.end - windows.begin) *
                                 (axis.sliding.taps - (taps.end - taps.begin));
@@ -305,7 +307,7 @@ void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f)
     const Range all{windows.begin[a], windows.begin[a] + windows.count[a]};
     const Sliding& sliding = phase.axes[a]->sliding;
     if (edges_[index][a])
-      for_each_edge(sliding, packing_.tensor.extent[a], all, then);
+      for_each_edge(sliding, in_extent_[a], all, then);
     else
       then(all, Range{0, sliding.taps});
   };
