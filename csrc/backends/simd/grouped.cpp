@@ -1,7 +1,6 @@
 #include "backends/simd/grouped.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace convtbw::simd {
 
@@ -30,17 +29,6 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
   return whole < 0.25;
 }
 
-// Where the positions of a row would displace each other in a first-level cache of 64 sets of 8
-// lines.
-bool collides(const Tensor& tensor, const std::vector<Sliding>& ways) {
-  constexpr int64_t kSets = 64, kWays = 8, kPixels = 6;
-  const int64_t lines = tensor.stride[3] * element_bytes(tensor.dtype) / 64;
-  const int64_t room = kSets / std::gcd(kSets, lines) * kWays;
-  for (const Sliding& s : ways)
-    if (s.taps + (kPixels - 1) * s.stride > room) return true;
-  return false;
-}
-
 }  // namespace
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
@@ -50,7 +38,7 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
       ways_(ways),
       in_place_((tensor.dtype == Dtype::f32 || tensor.dtype == Dtype::f64) && !order.spread() &&
                 tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !mostly_cut(tensor, ways, windows) && !collides(tensor, ways[3])),
+                !mostly_cut(tensor, ways, windows)),
       packing_{&arithmetic, tensor, {}},
       parts_{order.lanes, arithmetic.lanes},
       padded_(tensor.channel == 1 && mostly_cut(tensor, ways, windows)) {}
@@ -186,12 +174,11 @@ LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, cha
 
 int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const Region& region,
                    int64_t lines, int64_t* ahead) {
-  constexpr int64_t kPixels = 16;  // where there is one line
   const int64_t rows = std::min(footings[2].window, region.taps[2]);
   const int64_t columns = std::min(footings[3].window, region.taps[3]);
   if (rows * columns > std::min(kMaxAhead, region.taps[1] * region.taps[2] * region.taps[3]))
     return 0;
-  int64_t last = view.stride[2] == 0 ? kPixels * footings[3].window * view.stride[3]
+  int64_t last = view.stride[2] == 0 ? kAheadPixels * footings[3].window * view.stride[3]
                                      : lines * footings[2].window * view.stride[2];
   for (int a = 1; a < kBoxRank; ++a)
     last += (region.tap[a] + region.taps[a] - 1) * footings[a].tap * view.stride[a];

@@ -125,6 +125,8 @@ Stretch stretch(const Sliding& sliding, int64_t extent, int64_t u, int64_t end);
 
 // The most positions that one window may meet anew and that are prefetched.
 inline constexpr int64_t kMaxAhead = 64;
+// How far along a line they are prefetched where there is but one.
+inline constexpr int64_t kAheadPixels = 32;
 
 // A box of windows that meet the same taps.
 struct Region {

@@ -51,7 +51,9 @@ class GroupedWeightsPlan : public Plan {
             char* memory) const;
   Taps list_taps(const Side& x, const Region& region, LaneTapRow* rows) const;
   void add(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-           LaneTaps call, char* sums) const;
+           const LaneTaps& runs, char* sums) const;
+  void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
+                   int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
                  char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
@@ -177,39 +179,55 @@ GroupedWeightsPlan::Taps GroupedWeightsPlan::list_taps(const Side& x, const Regi
 // Adds some runs' products to the sums of a part: for every plane and vector, blocks of taps whose
 // sums are in registers together.
 void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
-                             const LaneParts::Range& lanes, LaneTaps call, char* sums) const {
+                             const LaneParts::Range& lanes, const LaneTaps& runs,
+                             char* sums) const {
   // A row of taps of so many lanes at a time: what they read stays in the first-level cache.
   constexpr int64_t kLanes = 32;
-  const int64_t vectors = vectors_of(lanes), group = kLanes / parts_.width;
-  const int64_t tap_pieces = ceil_div(taps.row_taps, kMaxLaneTaps);
+  for (int64_t first = 0, count; first < lanes.count; first += count) {
+    count = std::min(kLanes, lanes.count - first);
+    // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
+    // two lines (Zen 4: 1-D k31 2.6 ms one by one).
+    const int64_t pairs = parts_.width * unit() < 64 ? count / (2 * parts_.width) : 0;
+    if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, sums);
+    const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
+    if (rest) add_vectors(x, y, taps, lanes, (first + done) / parts_.width, rest, 1, runs, sums);
+  }
+}
+
+// `count` times so many vectors together.
+void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& taps,
+                                     const LaneParts::Range& lanes, int64_t first, int64_t count,
+                                     int together, LaneTaps call, char* sums) const {
+  const int64_t most_taps = kMaxLaneTaps[together];
+  const int64_t tap_pieces = ceil_div(taps.row_taps, most_taps);
   const int64_t most_rows =
-      std::min<int64_t>(kMaxLaneRows, kMaxLaneTaps / ceil_div(taps.row_taps, tap_pieces));
+      std::min<int64_t>(kMaxLaneRows, most_taps / ceil_div(taps.row_taps, tap_pieces));
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
   call.a_tap = taps.step;
-  for (int64_t first = 0; first < vectors; first += group)
-    for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
-      rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
-      call.rows = taps.rows + row;
-      for (int64_t vector = first; vector < std::min(vectors, first + group); ++vector) {
-        const int64_t lane = parts_.lane(lanes, vector);
-        for (int64_t plane = 0; plane < order_.planes; ++plane) {
-          const auto lane_of = [&](const Side& side) {
-            return side.view.data + (plane * side.view.plane + lane) * unit();
-          };
-          call.b = lane_of(y);
-          for (int64_t piece = 0, tap = 0, count; piece < tap_pieces; ++piece, tap += count) {
-            count = (taps.row_taps - tap) / (tap_pieces - piece);
-            call.a = lane_of(x) + tap * call.a_tap * unit();
-            call.sums =
-                sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
-            // Once for each line of the cache.
-            const bool ask = i + piece + plane == 0 && lane * unit() % 64 == 0;
-            call.a_ahead_count = ask ? ahead_count : 0;
-            arithmetic_.lane_taps.at[rows][count](call);
-          }
+  call.sums_vector = vector_sums_;
+  for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
+    rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
+    call.rows = taps.rows + row;
+    for (int64_t vector = first; vector < first + count * together; vector += together) {
+      const int64_t lane = parts_.lane(lanes, vector);
+      for (int64_t plane = 0; plane < order_.planes; ++plane) {
+        const auto lane_of = [&](const Side& side) {
+          return side.view.data + (plane * side.view.plane + lane) * unit();
+        };
+        call.b = lane_of(y);
+        for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
+          width = (taps.row_taps - tap) / (tap_pieces - piece);
+          call.a = lane_of(x) + tap * call.a_tap * unit();
+          call.sums =
+              sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
+          // Once for each line of the cache.
+          const bool ask = i + piece + plane == 0 && lane * unit() % 64 == 0;
+          call.a_ahead_count = ask ? ahead_count : 0;
+          arithmetic_.lane_taps.at[together][rows][width](call);
         }
       }
     }
+  }
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
@@ -240,7 +258,7 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
         for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
         call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
         for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
-        call.b_ahead = y.view.stride[2] == 0 ? 16 * y.window[3] : lines * y.window[2];
+        call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
       }
       const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
       int64_t steps = 0;

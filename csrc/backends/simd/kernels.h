@@ -85,10 +85,11 @@ struct LaneTapRow {
   int64_t a, sums;
 };
 
-// Sums over runs of pixels of one vector of lanes, for some rows of taps that are at a constant
-// distance in each row.
-//   sums[rows[r].sums + t*vector + lane] += sum over runs and their steps i of
-//     a[run.a + rows[r].a + t*a_tap + i*a_step + lane] * b[run.b + i*b_step + lane]
+// Sums over runs of pixels of one or two vectors of lanes, for some rows of taps that are at a
+// constant distance in each row.
+//   sums[v*sums_vector + rows[r].sums + t*vector + lane] += sum over runs and their steps i of
+//     a[run.a + rows[r].a + t*a_tap + i*a_step + v*vector + lane] * b[run.b + i*b_step + v*vector +
+//     lane]
 struct LaneTaps {
   const void *a, *b;
   const Run* runs;
@@ -96,16 +97,18 @@ struct LaneTaps {
   const LaneTapRow* rows;
   int64_t a_tap, a_step, b_step;
   void* sums;
+  int64_t sums_vector;
   // What is asked of memory beforehand: units behind each step of a, of b. None if the count is 0.
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
 };
 
-inline constexpr int kMaxLaneRows = 6, kMaxLaneTaps = 12;
+// The most taps, of all rows, by vectors: accumulators and b fill 16 registers.
+inline constexpr int kMaxLaneRows = 6, kMaxLaneTaps[] = {0, 12, 7};
 
-// By [rows][taps]; nullptr where both together are too many.
+// By [vectors][rows][taps]; nullptr where all together are too many.
 struct LaneTapsFunctions {
-  void (*at[kMaxLaneRows + 1][kMaxLaneTaps + 1])(const LaneTaps&);
+  void (*at[3][kMaxLaneRows + 1][kMaxLaneTaps[1] + 1])(const LaneTaps&);
 };
 
 // Channels of one side repeated so that each lane of a vector has its own:

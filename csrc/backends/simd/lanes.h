@@ -117,33 +117,40 @@ void lane_row(const LaneRow& row) {
 
 // ---- wgrad -------------------------------------------------------------------------------------
 
-template <class T, int rows, int taps>
+template <class T, int vectors, int rows, int taps>
 struct LaneSums {
-  Vector<T> sums[rows][taps];
+  Vector<T> sums[vectors][rows][taps];
 
   CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const T* b) {
-    const Vector<T> right = load(b);
+    Vector<T> right[vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int t = 0; t < taps; ++t) sums[r][t] += load(a[r] + t * a_tap) * right;
+      for (int t = 0; t < taps; ++t)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v)
+          sums[v][r][t] += load(a[r] + t * a_tap + v * kLanes<T>) * right[v];
   }
 };
 
-template <class T, int rows, int taps>
+template <class T, int vectors, int rows, int taps>
 void lane_taps(const LaneTaps& call) {
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
   // must be many to hide their latency.
-  constexpr int sets = std::clamp(kLaneSums / (rows * taps), 1, 4);
-  LaneSums<T, rows, taps> sets_of[sets];
+  constexpr int sets = std::clamp(kLaneSums / (vectors * rows * taps), 1, 4);
+  LaneSums<T, vectors, rows, taps> sets_of[sets];
   T* const result = static_cast<T*>(call.sums);
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r)
+  for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 16
-    for (int t = 0; t < taps; ++t)
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int s = 0; s < sets; ++s) sets_of[s].sums[r][t] = Vector<T>{};
+      for (int t = 0; t < taps; ++t)
+#pragma GCC unroll 16
+        for (int s = 0; s < sets; ++s) sets_of[s].sums[v][r][t] = Vector<T>{};
   const int64_t a_tap = call.a_tap, a_step = call.a_step, b_step = call.b_step;
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const T* a[rows];
@@ -171,32 +178,41 @@ void lane_taps(const LaneTaps& call) {
     for (; left > 0; --left, next()) sets_of[0].step(a, a_tap, b);
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r)
+  for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 16
-    for (int t = 0; t < taps; ++t) {
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int s = 1; s < sets; ++s) sets_of[0].sums[r][t] += sets_of[s].sums[r][t];
-      T* const sum = result + call.rows[r].sums + t * n;
-      store(sum, load(sum) + sets_of[0].sums[r][t]);
-    }
+      for (int t = 0; t < taps; ++t) {
+#pragma GCC unroll 16
+        for (int s = 1; s < sets; ++s) sets_of[0].sums[v][r][t] += sets_of[s].sums[v][r][t];
+        T* const sum = result + v * call.sums_vector + call.rows[r].sums + t * n;
+        store(sum, load(sum) + sets_of[0].sums[v][r][t]);
+      }
 }
 
-template <class T, int rows, int... tap>
+template <class T, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[rows][tap + 1] = lane_taps<T, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<T, vectors, rows, tap + 1>), ...);
 }
 
-template <class T, int... row>
-constexpr LaneTapsFunctions lane_taps_functions(std::integer_sequence<int, row...>) {
-  LaneTapsFunctions result{};
-  (fill_lane_taps<T, row + 1>(result, std::make_integer_sequence<int, kLaneSums / (row + 1)>()),
+template <class T, int vectors, int... row>
+constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
+  (fill_lane_taps<T, vectors, row + 1>(
+       functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
+}
+
+template <class T>
+constexpr LaneTapsFunctions lane_taps_functions() {
+  LaneTapsFunctions result{};
+  constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
+  fill_lane_rows<T, 1>(result, rows);
+  fill_lane_rows<T, 2>(result, rows);
   return result;
 }
 
 template <class T>
-constexpr LaneTapsFunctions kLaneTaps =
-    lane_taps_functions<T>(std::make_integer_sequence<int, kMaxLaneRows>());
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<T>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 
