@@ -29,6 +29,15 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
   return whole < 0.25;
 }
 
+// Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
+// and large kernels would make many regions: 1-D k31 takes 1.2 times as long without the zeros.
+bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
+  constexpr int64_t kLongRow = 28, kManyTaps = 5;
+  return tensor.extent[3] > kLongRow && std::any_of(ways.begin(), ways.end(), [](const Sliding& s) {
+           return s.taps >= kManyTaps;
+         });
+}
+
 }  // namespace
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
@@ -41,7 +50,8 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
                 !mostly_cut(tensor, ways, windows)),
       packing_{&arithmetic, tensor, {}},
       parts_{order.lanes, arithmetic.lanes},
-      padded_(tensor.channel == 1 && mostly_cut(tensor, ways, windows)) {}
+      padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows)
+                                  : many_regions(tensor, ways[3])) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;
@@ -157,7 +167,7 @@ LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, cha
   const int64_t staging_units = staging_pitch(parts_);
   char* const staging = memory + order_.planes * positions_ * pitch * unit();
   LaneView view = pack(data, box, channels_of(range), staging_units, staging);
-  for (int64_t vector = 0; vector < parts_.part_vectors + 1; ++vector) {
+  for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
     const int32_t* const indices =
         &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
     int32_t index[64];
@@ -254,21 +264,25 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
 
 }  // namespace
 
-PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, bool channels_contiguous,
-                     const BoxCost& cost) {
+PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
+                     bool channels_contiguous, const BoxCost& cost) {
   // Half of a second-level cache. 200 to 800 KB are within 10 % of each other (Zen 4).
   constexpr int64_t kBytes = 384 << 10, kFewBytes = 24 << 10;
   // Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to
-  // 2.3 ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4).
-  // Where pixels are, many channels at once pay while rows are so short that each costs as much as
-  // its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112 (3x3).
-  constexpr int64_t kManyLanes = 256, kFewLanes = 64, kSmallImage = 28 * 28;
+  // 2.3 ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4). Not
+  // where they are spread: planes of 16 lanes instead of 128 take 0.90 to 0.97 of the time.
+  // Where pixels are contiguous, many channels at once pay while rows are so short that each costs
+  // as much as its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112
+  // (3x3). Otherwise a cache line: 16 instead of 8 take 0.82 to 0.97.
+  constexpr int64_t kManyLanes = 256, kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
 
   const int64_t lanes = parts.width, vectors = parts.vectors();
   const auto even = [&](int64_t part) { return ceil_div(vectors, ceil_div(vectors, part)); };
   const bool small = extent[1] * extent[2] * extent[3] <= kSmallImage;
-  const int64_t part_lanes = channels_contiguous ? kManyLanes : small ? kFewLanes : lanes;
+  const int64_t part_lanes = channels_contiguous && planes == 1 ? kManyLanes
+                             : !channels_contiguous && small    ? kFewLanes
+                                                                : kLineLanes;
   parts.part_vectors = even(std::max<int64_t>(1, part_lanes / lanes));
   PartSizes sizes{parts, {}};
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;

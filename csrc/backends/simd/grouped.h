@@ -31,12 +31,11 @@ struct LaneOrder {
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 
-// A pitch of an odd number of cache lines: positions and taps then lie in different sets of the
-// cache. (Times of 1-D k31, 256 channels.)
+// A long pitch is an odd number of cache lines: positions and taps then lie in different sets of
+// the cache.
 inline int64_t odd_lines(int64_t units) {
-  constexpr int64_t kLine = 16;
-  return units <= kLine ? units
-                        : ceil_div(units, kLine) * kLine + (ceil_div(units, kLine) % 2 ? 0 : kLine);
+  constexpr int64_t kLine = 16, kLong = 8 * kLine;
+  return units < kLong ? units : (ceil_div(units, kLine) / 2 * 2 + 1) * kLine;
 }
 
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
@@ -214,7 +213,7 @@ struct BoxCost {
 };
 
 // Depends on the shape alone, so that results do not depend on the number of threads.
-PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, bool channels_contiguous,
-                     const BoxCost& cost);
+PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
+                     bool channels_contiguous, const BoxCost& cost);
 
 }  // namespace convtbw::simd

@@ -101,7 +101,7 @@ void GroupedDataPlan::choose_sizes() {
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
   const PartSizes sizes =
-      part_sizes(grid_.extent, parts_, in_.channel == 1 || out_.channel == 1, cost);
+      part_sizes(grid_.extent, parts_, side_.planes(), in_.channel == 1 || out_.channel == 1, cost);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   side_.set_sizes(grid_.size, parts_);

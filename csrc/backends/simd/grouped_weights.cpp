@@ -133,8 +133,8 @@ void GroupedWeightsPlan::choose_sizes() {
   cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
     return (x_.units_of(windows, parts) + y_.units_of(windows, parts)) * unit();
   };
-  const PartSizes sizes =
-      part_sizes(grid_.extent, parts_, problem_.x.channel == 1 || problem_.y.channel == 1, cost);
+  const PartSizes sizes = part_sizes(grid_.extent, parts_, order_.planes,
+                                     problem_.x.channel == 1 || problem_.y.channel == 1, cost);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   vector_sums_ = order_.planes * taps_ * parts_.width;
