@@ -113,6 +113,16 @@ CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   if (c.zeros) clear(to + c.columns, c.zeros);
 }
 
+// Rows are often pieces of a few cache lines, far apart, which the hardware does not foresee: 3 to
+// 8 % of weights gradients with channels last (Zen 4; 4 to 16 rows ahead are alike). Behind the
+// last row nothing is read: a prefetch does not fault.
+template <class From>
+CONVTBW_INLINE void prefetch(const Copy& c, From from) {
+  constexpr int64_t kRowsAhead = 8;
+  for (int64_t column = 0; column < c.columns; column += 64 / sizeof(*from.p) / From::kElements)
+    __builtin_prefetch(from.at(kRowsAhead * c.from_row + column * From::kElements).p);
+}
+
 // Columns are contiguous on both sides.
 template <class From, class To>
 void copy_rows(const Copy& c, From from) {
@@ -120,8 +130,10 @@ void copy_rows(const Copy& c, From from) {
   To* to = static_cast<To*>(c.to);
   if (c.columns == n && !c.zeros) {  // panels of one vector
     for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
-      for (int64_t panel = 0; panel < c.panels; ++panel)
+      for (int64_t panel = 0; panel < c.panels; ++panel) {
+        prefetch(c, from.at(panel * c.from_panel));
         store(to + panel * c.to_panel, from.at(panel * c.from_panel).all());
+      }
     return;
   }
   if (c.columns < n && c.columns + c.zeros == n && c.panels == 1 &&
@@ -132,8 +144,10 @@ void copy_rows(const Copy& c, From from) {
     return copy_row(c, from, to);
   }
   for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
-    for (int64_t panel = 0; panel < c.panels; ++panel)
+    for (int64_t panel = 0; panel < c.panels; ++panel) {
+      prefetch(c, from.at(panel * c.from_panel));
       copy_row(c, from.at(panel * c.from_panel), to + panel * c.to_panel);
+    }
 }
 
 // A square block, or what is left of one, transposed in registers: rows are contiguous in the

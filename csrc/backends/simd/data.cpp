@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/run_parts.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
 
@@ -28,7 +28,7 @@ class DataPlan : public Plan {
     int64_t first, channels, units;
     int64_t weights;  // offset of its packed weights, for one lane
     // By phase and by vectors of the block: [phase * (kMaxVectors + 1) + vectors]
-    std::vector<RunParts> runs;
+    std::vector<FoldedRuns> runs;
   };
 
   // A range of the blocks of one group.
@@ -37,7 +37,7 @@ class DataPlan : public Plan {
   };
 
   void choose_sizes();
-  RunParts runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
+  FoldedRuns runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
                     void* packed) const;
@@ -117,7 +117,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
         const bool used = std::ranges::any_of(
             blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
-        chunk.runs.push_back(used ? runs(phase, chunk, vectors) : RunParts());
+        chunk.runs.push_back(used ? runs(phase, chunk, vectors) : FoldedRuns());
         bytes += chunk.runs.back().bytes();
       }
   }
@@ -237,8 +237,8 @@ void DataPlan::choose_sizes() {
   stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
-RunParts DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
-  RunParts runs;
+FoldedRuns DataPlan::runs(const BoxPhase& phase, const Chunk& chunk, int vectors) const {
+  FoldedRuns runs;
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   int64_t b = 0;
   const auto add = [&](int64_t a, int64_t steps) {
@@ -340,16 +340,17 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
       for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
         const LaneBlock& block = blocks_[i];
         const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-        const RunParts& runs =
+        const FoldedRuns& runs =
             chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)];
         TileCall call{};
         call.a = buffer;
         call.b = b;
         call.c = c + (block.lane - part.lane) * unit();
         call.live = staged_ ? width : block.live;
-        Start start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
-        if (bias && start == Start::zero) {
-          start = Start::bias;
+        runs.use_in(call);
+        call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
+        if (bias && call.start == Start::zero) {
+          call.start = Start::bias;
           call.bias = bias + block.lane * unit();
         }
         const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
@@ -358,7 +359,7 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
           const int64_t rows = (pixels - pixel) / (tiles - tile);
           call.a_rows = a_rows + pixel;
           call.c_rows = c_rows + pixel;
-          runs.call(arithmetic_.tiles.gathered[block.vectors][rows], call, start);
+          arithmetic_.tiles.gathered[block.vectors][rows](call);
           pixel += rows;
         }
         b += phase.taps * chunk.units * width * unit();

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/simd/folded_runs.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/run_parts.h"
 #include "backends/simd/scratch.h"
 #include "core/parallel.h"
 
@@ -37,8 +37,8 @@ class FewChannelsPlan : public Plan {
   const int64_t in_units_;      // channels summed over, or pairs of them
   const PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
-  std::vector<RunParts> runs_;  // of every phase
-  bool complete_ = true;        // every result position belongs to a phase
+  std::vector<FoldedRuns> runs_;  // of every phase
+  bool complete_ = true;          // every result position belongs to a phase
   Packing packing_;
   BoxGrid grid_;
   int max_vectors_;
@@ -71,7 +71,7 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
   phases_ = box_phases(axes_, packing_.strips);
   taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
   for (const BoxPhase& phase : phases_) {
-    RunParts runs;
+    FoldedRuns runs;
     int64_t a = 0;
     for (int64_t t0 = 0; t0 < phase.axes[1]->sliding.taps; ++t0)
       for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
@@ -203,6 +203,8 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const Box
     const BoxRange windows = windows_of(box, phase);
     if (windows.empty()) continue;
     call.a = packed + phase.taps_before * in_units_ * out_channels_ * unit();
+    call.start = bias ? Start::accumulate : Start::zero;
+    runs_[index].use_in(call);
     for_each_row(windows, [&](const PerAxis<int64_t>& u) {
       const auto b_of = [&](int a) {
         return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
@@ -217,8 +219,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group, const Box
         call.b = b + done * unit();
         call.c = stage + done * unit();
         call.live = vectors * arithmetic_.lanes;
-        runs_[index].call(arithmetic_.tiles.adjacent[vectors][out_channels_], call,
-                          bias ? Start::accumulate : Start::zero);
+        arithmetic_.tiles.adjacent[vectors][out_channels_](call);
         done += call.live;
         left -= vectors;
       }

@@ -15,6 +15,7 @@ namespace convtbw::simd {
 // A stretch of a sum over which both operands advance by constant steps: offsets and length.
 struct Run {
   int64_t a, b, steps;
+  bool fold = false;  // a new sum begins behind this run; in the end all of them are added
 };
 
 enum class Start : uint8_t {
@@ -22,10 +23,6 @@ enum class Start : uint8_t {
   bias,        // row-independent: `bias` holds one sum a lane
   accumulate,  // zero, and what the result holds is added at the end: sums stay short and exact
 };
-
-// The most steps of one sum in float32. Longer ones are summed in parts, as a blocked gemm does:
-// the rounding error of a running sum grows with its length.
-inline constexpr int64_t kMaxSteps = 96;
 
 // A register tile: rows x (vectors * lanes) sums.
 //   c[i][j] = start + sum over runs r and steps k of  a[r.a + row(i) + k] * b[r.b + k * b_step + j]

@@ -1,0 +1,70 @@
+#include "backends/simd/box_prefetch.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace convtbw::simd {
+
+namespace {
+
+constexpr int64_t kLine = 64;
+
+}  // namespace
+
+BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box,
+                         int64_t first_channel, int64_t channels) {
+  const Tensor& tensor = packing.tensor;
+  const int64_t bytes = element_bytes(tensor.dtype);
+  int64_t offset = first_channel * tensor.channel;
+  // All axes, then the channels.
+  std::array<Loop, kBoxRank + 1> all;
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Strip& strip = packing.strips[a];
+    int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
+    for (const Comb& comb : strip.combs) {
+      const int64_t first = box.begin[a] * strip.stride + comb.from;
+      begin = std::min(begin, first);
+      end = std::max(end, first + (comb.length(box.count[a]) - 1) * comb.from_step + 1);
+    }
+    begin = std::max<int64_t>(begin, 0);
+    end = std::min(end, tensor.extent[a]);
+    if (begin >= end) return;
+    const int64_t step = strip.combs.size() == 1 ? strip.combs.front().from_step : 1;
+    offset += begin * tensor.stride[a];
+    all[a] = {ceil_div(end - begin, step), step * tensor.stride[a] * bytes, 0};
+  }
+  all[kBoxRank] = {channels, tensor.channel * bytes, 0};
+  // The innermost loop runs along memory.
+  const bool channels_last = tensor.channel == 1;
+  if (!channels_last) std::swap(all[kBoxRank - 1], all[kBoxRank]);
+  const Loop& inner = all[kBoxRank];
+  if (inner.bytes > kLine) return;
+  stretch_ = static_cast<const char*>(data) + offset * bytes;
+  stretch_lines_ = (inner.count * inner.bytes + kLine - 1) / kLine;
+  lines_ = stretch_lines_;
+  for (int a = 0; a < kBoxRank; ++a) {
+    loops_[a] = all[a];
+    lines_ *= all[a].count;
+  }
+  left_ = lines_;
+}
+
+void BoxPrefetch::fetch(int64_t lines) {
+  for (lines = std::min(lines, left_); lines > 0;) {
+    const int64_t count = std::min(lines, stretch_lines_ - line_);
+    for (int64_t i = 0; i < count; ++i) __builtin_prefetch(stretch_ + (line_ + i) * kLine, 0, 2);
+    line_ += count;
+    lines -= count;
+    left_ -= count;
+    if (line_ < stretch_lines_) return;
+    line_ = 0;
+    for (int a = kBoxRank - 1; a >= 0; --a) {
+      stretch_ += loops_[a].bytes;
+      if (++loops_[a].index < loops_[a].count) break;
+      stretch_ -= loops_[a].count * loops_[a].bytes;
+      loops_[a].index = 0;
+    }
+  }
+}
+
+}  // namespace convtbw::simd

@@ -1,0 +1,34 @@
+// A box's part of a tensor, brought towards the caches while another box is computed: copies from
+// main memory otherwise take a third of a 1x1 weights gradient.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backends/simd/box.h"
+
+namespace convtbw::simd {
+
+class BoxPrefetch {
+ public:
+  BoxPrefetch() = default;  // of nothing
+
+  // What pack_box() with these arguments will read, of so many channels.
+  BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box, int64_t first_channel,
+              int64_t channels);
+
+  int64_t lines() const { return lines_; }  // of the cache, about
+  void fetch(int64_t lines);                // the next ones; nothing behind the last
+
+ private:
+  struct Loop {
+    int64_t count, bytes, index;
+  };
+
+  std::array<Loop, kBoxRank> loops_{};  // over contiguous stretches
+  const char* stretch_ = nullptr;
+  int64_t stretch_lines_ = 0, line_ = 0;
+  int64_t lines_ = 0, left_ = 0;
+};
+
+}  // namespace convtbw::simd
