@@ -10,70 +10,211 @@ LaneOrder spread_order(const Geometry& g, Role lane_role) {
   return {g.groups * lanes, lanes, lanes_on_y ? g.x_channels : g.y_channels};
 }
 
-LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order)
+namespace {
+
+// Where most windows reach into the padding: regions would be of single windows. Times in place
+// over those of a copy with zeros: 7x7 with k7 1.5 to 2.7.
+bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
+                const PerAxis<int64_t>& windows) {
+  double whole = 1;
+  for (int a = 1; a < kBoxRank; ++a) {
+    if (ways[a].empty()) continue;
+    const Sliding& s = ways[a].front();
+    const int64_t last = s.first + (s.taps - 1) * s.dilation;
+    const int64_t begin = std::max<int64_t>(0, ceil_div(-s.first, s.stride));
+    const int64_t end = std::min(windows[a], floor_div(tensor.extent[a] - 1 - last, s.stride) + 1);
+    whole *=
+        static_cast<double>(std::max<int64_t>(0, end - begin)) / static_cast<double>(windows[a]);
+  }
+  return whole < 0.25;
+}
+
+// Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
+// and large kernels would make many regions: 1-D k31 takes 1.2 times as long without the zeros.
+bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
+  constexpr int64_t kLongRow = 28, kManyTaps = 5;
+  return tensor.extent[3] > kLongRow && std::any_of(ways.begin(), ways.end(), [](const Sliding& s) {
+           return s.taps >= kManyTaps;
+         });
+}
+
+}  // namespace
+
+LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
+                   const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows)
     : arithmetic_(arithmetic),
-      lanes_(arithmetic.lanes),
       order_(order),
-      packing_{&arithmetic, tensor, {}} {}
+      ways_(ways),
+      in_place_((tensor.dtype == Dtype::f32 || tensor.dtype == Dtype::f64) && !order.spread() &&
+                tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
+                !mostly_cut(tensor, ways, windows)),
+      packing_{&arithmetic, tensor, {}},
+      parts_{order.lanes, arithmetic.lanes},
+      padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows)
+                                  : many_regions(tensor, ways[3])) {}
+
+PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
+  PerAxis<Strip> strips;
+  for (int a = 0; a < kBoxRank; ++a) strips[a] = strip(ways_[a], windows[a], Apart::windows);
+  return strips;
+}
+
+int64_t LaneSide::positions_of(const PerAxis<int64_t>& windows) const {
+  int64_t product = 1;
+  for (const Strip& strip : strips_of(windows)) product *= strip.length;
+  return product;
+}
 
 // Units from one position to the next of the other side's channels before they are spread.
-int64_t LaneSide::pitch_of(int64_t part_panels) const {
-  const int64_t part_lanes = std::min(part_panels * lanes_, order_.lanes);
+int64_t LaneSide::staging_pitch(const LaneParts& parts) const {
+  if (!order_.spread()) return 0;
   // Wherever a part begins in a group, it meets at most so many.
-  const int64_t groups = (part_lanes + order_.group_lanes - 2) / order_.group_lanes + 1;
-  return ceil_div(groups * order_.planes, lanes_) * lanes_;
+  const int64_t groups = (parts.most_lanes() + order_.group_lanes - 2) / order_.group_lanes + 1;
+  return ceil_div(groups * order_.planes, parts.width) * parts.width;
 }
 
-int64_t LaneSide::units_of(int64_t positions, int64_t part_panels) const {
-  return positions *
-         (part_panels * order_.planes * lanes_ + (order_.spread() ? pitch_of(part_panels) : 0));
+int64_t LaneSide::units_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const {
+  return positions_of(windows) * (order_.planes * parts.pitch() + staging_pitch(parts));
 }
 
-void LaneSide::set_sizes(const PerAxis<Strip>& strips, int64_t part_panels) {
-  packing_.strips = strips;
-  part_panels_ = part_panels;
-  positions_ = 1;
-  for (const Strip& strip : strips) positions_ *= strip.length;
-  pitch_ = pitch_of(part_panels);
-  staging_units_ = order_.spread() ? positions_ * pitch_ + lanes_ : 0;
+LaneParts::Range LaneSide::channels_of(const LaneParts::Range& lanes) const {
+  if (!order_.spread()) return lanes;
+  const int64_t begin = order_.first_channel(lanes.begin);
+  return {begin, order_.first_channel(lanes.begin + lanes.count - 1) + order_.planes - begin};
+}
 
-  for (int64_t first = 0; first < order_.lanes; first += part_panels * lanes_) {
-    const int64_t end = std::min(first + part_panels * lanes_, order_.lanes);
-    if (!order_.spread()) {
-      for (int64_t lane = first; lane < end; lane += lanes_) {
-        const int64_t live = std::min(lanes_, end - lane);
-        panels_.push_back({lane, live, (lane - first) / lanes_ * panel_units(),
-                           strips[3].length * lanes_, lanes_, 1, lanes_ - live});
-      }
-      continue;
+void LaneSide::set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts) {
+  parts_ = parts;
+  positions_ = positions_of(windows);
+  PerAxis<Strip>& strips = packing_.strips;
+  strips = strips_of(windows);
+  // A tensor's own positions, in its order and without gaps, or else those that taps meet.
+  for (const Strip& strip : strips)
+    for (const Comb& comb : strip.combs) padded_ |= strip.combs.size() > 1 || comb.from_step != 1;
+  padded_ &= !in_place_;
+  if (!padded_)
+    for (int a = 0; a < kBoxRank; ++a) {
+      strips[a].footings.clear();
+      for (const Sliding& s : ways_[a])
+        strips[a].footings.push_back({s.first, s.stride, s.dilation});
     }
-    const int64_t channel = order_.first_channel(first);
-    const int64_t channels = order_.first_channel(end - 1) + order_.planes - channel;
-    panels_.push_back(
-        {channel, channels, 0, strips[3].length * pitch_, pitch_, 1, pitch_ - channels});
-    for (int64_t lane = first; lane < ceil_div(end, lanes_) * lanes_; ++lane)
-      indices_.push_back(
-          static_cast<int32_t>(order_.first_channel(std::min(lane, order_.lanes - 1)) - channel));
+  const int64_t lanes = parts.width;
+  if (!in_place_) memory_units_ = units_of(windows, parts) + (order_.spread() ? lanes : 0);
+  if (!order_.spread()) return;
+  for (int64_t part = 0; part < parts.count(); ++part) {
+    const LaneParts::Range range = parts.part(part);
+    for (int64_t vector = 0; vector < parts.part_vectors + 1; ++vector)
+      for (int64_t i = 0; i < lanes; ++i) {
+        const int64_t lane = std::min(parts.lane(range, vector) + i, range.count - 1);
+        indices_.push_back(static_cast<int32_t>(order_.first_channel(range.begin + lane) -
+                                                order_.first_channel(range.begin)));
+      }
   }
 }
 
-void LaneSide::pack(const void* data, const BoxRange& box, int64_t first_panel, int64_t panels,
-                    char* memory) const {
-  if (!order_.spread()) {
-    pack_box(packing_, data, box, &panels_[first_panel], panels, memory);
-    return;
+// Positions by pitch units. Rows that follow each other in the tensor are copied as one.
+LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
+                        int64_t pitch, char* memory) const {
+  const Tensor& tensor = packing_.tensor;
+  const PerAxis<Strip>& strips = packing_.strips;
+  const int64_t bytes = element_bytes(tensor.dtype);
+  const int64_t zeros = std::max<int64_t>(0, arithmetic_.lanes - channels.count);
+  LaneView view{memory, {}, {}, 0};
+  view.stride[3] = pitch;
+  if (padded_) {
+    for (int a = kBoxRank - 2; a >= 0; --a)
+      view.stride[a] = view.stride[a + 1] * strips[a + 1].length;
+    const Panel panel{channels.begin, channels.count, 0, view.stride[2], pitch, 1, zeros};
+    pack_box(packing_, data, box, &panel, 1, memory);
+    view.origin = box.begin;
+    return view;
   }
-  const int64_t unit = packing_.tensor.dtype == Dtype::f64 ? 8 : 4;
-  char* const staging = memory + part_panels_ * panel_units() * unit;
-  pack_box(packing_, data, box, &panels_[first_panel / part_panels_], 1, staging);
-  for (int64_t i = 0; i < panels; ++i) {
-    const int32_t* const indices = &indices_[(first_panel + i) * lanes_];
+  BoxRange positions;
+  for (int a = 0; a < kBoxRank; ++a) {
+    if (strips[a].combs.empty()) return view;  // nothing is met
+    const Comb& comb = strips[a].combs.front();
+    const int64_t begin = box.begin[a] * strips[a].stride + comb.from;
+    positions.begin[a] = std::max<int64_t>(0, begin);
+    positions.count[a] =
+        std::min(tensor.extent[a], begin + comb.length(box.count[a])) - positions.begin[a];
+  }
+  if (positions.empty()) return view;
+  for (int a = kBoxRank - 2; a >= 0; --a)
+    view.stride[a] = view.stride[a + 1] * positions.count[a + 1];
+  view.data -= offset(positions.begin, view.stride) * unit();
+  Copy copy{nullptr, tensor.stride[3],   tensor.channel, nullptr, pitch,
+            1,       positions.count[3], channels.count, zeros};
+  BoxRange rows = positions;
+  for (int a = kBoxRank - 2; a >= 0 && tensor.stride[a] == copy.rows * tensor.stride[3]; --a) {
+    copy.rows *= rows.count[a];
+    rows.count[a] = 1;
+  }
+  const char* const from = static_cast<const char*>(data) + channels.begin * tensor.channel * bytes;
+  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
+    copy.from = from + offset(p, tensor.stride) * bytes;
+    copy.to = const_cast<char*>(view.data) + offset(p, view.stride) * unit();
+    arithmetic_.pack[static_cast<int>(tensor.dtype)](copy);
+  });
+  return view;
+}
+
+LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, char* memory) const {
+  const LaneParts::Range range = parts_.part(part);
+  if (in_place_)
+    return {static_cast<const char*>(data) + range.begin * unit(), packing_.tensor.stride, {}, 0};
+  const int64_t pitch = parts_.pitch();
+  if (!order_.spread()) return pack(data, box, range, pitch, memory);
+  const int64_t staging_units = staging_pitch(parts_);
+  char* const staging = memory + order_.planes * positions_ * pitch * unit();
+  LaneView view = pack(data, box, channels_of(range), staging_units, staging);
+  for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
+    const int32_t* const indices =
+        &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
     int32_t index[64];
-    for (int64_t lane = 0; lane < lanes_; ++lane) index[lane] = indices[lane] - indices[0];
-    arithmetic_.spread({staging + indices[0] * unit, pitch_, index,
-                        memory + i * panel_units() * unit, plane_units(), order_.planes,
-                        positions_});
+    for (int64_t i = 0; i < parts_.width; ++i) index[i] = indices[i] - indices[0];
+    arithmetic_.spread({staging + indices[0] * unit(), staging_units, index,
+                        memory + parts_.lane(range, vector) * unit(), pitch, positions_ * pitch,
+                        order_.planes, positions_});
   }
+  for (int64_t& stride : view.stride) stride = stride / staging_units * pitch;
+  view.data = memory + (view.data - staging) / staging_units * pitch;
+  view.plane = positions_ * pitch;
+  return view;
+}
+
+int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const Region& region,
+                   int64_t lines, int64_t* ahead) {
+  const int64_t rows = std::min(footings[2].window, region.taps[2]);
+  const int64_t columns = std::min(footings[3].window, region.taps[3]);
+  if (rows * columns > std::min(kMaxAhead, region.taps[1] * region.taps[2] * region.taps[3]))
+    return 0;
+  int64_t last = view.stride[2] == 0 ? kAheadPixels * footings[3].window * view.stride[3]
+                                     : lines * footings[2].window * view.stride[2];
+  for (int a = 1; a < kBoxRank; ++a)
+    last += (region.tap[a] + region.taps[a] - 1) * footings[a].tap * view.stride[a];
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      *ahead++ = last - row * view.stride[2] - column * view.stride[3];
+  return rows * columns;
+}
+
+Stretch stretch(const Sliding& s, int64_t extent, int64_t u, int64_t end) {
+  const auto taps_of = [&](int64_t window) {
+    const int64_t first = s.first + window * s.stride;
+    const int64_t tap = std::clamp<int64_t>(ceil_div(-first, s.dilation), 0, s.taps);
+    return Stretch{0, tap, std::clamp(ceil_div(extent - first, s.dilation), tap, s.taps) - tap};
+  };
+  Stretch part = taps_of(u);
+  if (part.taps == s.taps) {
+    const int64_t span = s.first + (s.taps - 1) * s.dilation;
+    part.end = std::min(end, floor_div(extent - 1 - span, s.stride) + 1);
+    return part;
+  }
+  const auto alike = [&](const Stretch& other) {
+    return other.taps == part.taps && (other.tap == part.tap || part.taps == 0);
+  };
+  for (part.end = u + 1; part.end < end && alike(taps_of(part.end));) ++part.end;
+  return part;
 }
 
 LaneWeights::LaneWeights(const WeightsStrides& strides, Role lane_role, const LaneOrder& order)
@@ -95,7 +236,7 @@ double packed_each(const PerAxis<int64_t>& windows, const BoxCost& cost) {
 }
 
 // The box of windows that packs least for each window within a limit of bytes.
-PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, int64_t panels, int64_t limit,
+PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts, int64_t limit,
                           const BoxCost& cost) {
   PerAxis<int64_t> size{1, 1, 1, 1};
   for (;;) {
@@ -108,13 +249,13 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, int64_t panels, int64_
       const int64_t wanted = std::max(size[a] * 5 / 4, ceil_div(extent[a], cuts - 1));
       PerAxis<int64_t> next = size;
       next[a] = ceil_div(extent[a], ceil_div(extent[a], std::min(wanted, extent[a])));
-      if (cost.bytes(next, panels) > limit) continue;
+      if (cost.bytes(next, parts) > limit) continue;
       const double packed = packed_each(next, cost);
       if (best == size || packed < least) {
         best = next;
         least = packed;
       }
-      if (a == kBoxRank - 1 && cost.bytes(next, panels) < limit / 2) break;  // long rows first
+      if (a == kBoxRank - 1 && cost.bytes(next, parts) < limit / 2) break;  // long rows first
     }
     if (best == size) return size;
     size = best;
@@ -123,34 +264,40 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, int64_t panels, int64_
 
 }  // namespace
 
-PartSizes part_sizes(const PerAxis<int64_t>& extent, int64_t panels, int64_t lanes,
+PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
                      bool channels_contiguous, const BoxCost& cost) {
   // Half of a second-level cache. 200 to 800 KB are within 10 % of each other (Zen 4).
   constexpr int64_t kBytes = 384 << 10, kFewBytes = 24 << 10;
   // Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to
-  // 2.3 ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4).
-  // Where pixels are, many channels at once pay while rows are so short that each costs as much as
-  // its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112 (3x3).
-  constexpr int64_t kManyLanes = 256, kFewLanes = 64, kSmallImage = 28 * 28;
+  // 2.3 ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4). Not
+  // where they are spread: planes of 16 lanes instead of 128 take 0.90 to 0.97 of the time.
+  // Where pixels are contiguous, many channels at once pay while rows are so short that each costs
+  // as much as its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112
+  // (3x3). Otherwise a cache line: 16 instead of 8 take 0.82 to 0.97.
+  constexpr int64_t kManyLanes = 256, kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
 
-  const auto even = [&](int64_t part) { return ceil_div(panels, ceil_div(panels, part)); };
+  const int64_t lanes = parts.width, vectors = parts.vectors();
+  const auto even = [&](int64_t part) { return ceil_div(vectors, ceil_div(vectors, part)); };
   const bool small = extent[1] * extent[2] * extent[3] <= kSmallImage;
-  const int64_t part_lanes = channels_contiguous ? kManyLanes : small ? kFewLanes : lanes;
-  PartSizes sizes{even(std::max<int64_t>(1, part_lanes / lanes)), {}};
-  int64_t limit = kBytes;
-  sizes.windows = box_size(extent, sizes.panels, limit, cost);
+  const int64_t part_lanes = channels_contiguous && planes == 1 ? kManyLanes
+                             : !channels_contiguous && small    ? kFewLanes
+                                                                : kLineLanes;
+  parts.part_vectors = even(std::max<int64_t>(1, part_lanes / lanes));
+  PartSizes sizes{parts, {}};
+  int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
+  sizes.windows = box_size(extent, sizes.parts, limit, cost);
   // Smaller boxes where these do not pack much more, else parts of fewer channels.
-  while (BoxGrid{extent, sizes.windows}.boxes() * ceil_div(panels, sizes.panels) < kItems) {
-    const PerAxis<int64_t> smaller = box_size(extent, sizes.panels, limit / 2, cost);
-    const bool few = sizes.panels * lanes <= kFewLanes;
+  while (BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() < kItems) {
+    const PerAxis<int64_t> smaller = box_size(extent, sizes.parts, limit / 2, cost);
+    const bool few = part_vectors * lanes <= kFewLanes;
     if (limit > kFewBytes &&
         (few || packed_each(smaller, cost) < 1.2 * packed_each(sizes.windows, cost))) {
       limit /= 2;
       sizes.windows = smaller;
-    } else if (sizes.panels > 1) {
-      sizes.panels = even((sizes.panels + 1) / 2);
-      sizes.windows = box_size(extent, sizes.panels, limit, cost);
+    } else if (part_vectors > 1) {
+      part_vectors = even((part_vectors + 1) / 2);
+      sizes.windows = box_size(extent, sizes.parts, limit, cost);
     } else {
       break;
     }

@@ -1,8 +1,12 @@
 // What the plans for groups of few channels share. Their lanes are the channels of one side, the
-// *lane side*, across groups, a vector of them a *panel*. The other side is *spread*: with C of its
-// channels in a group there are C *planes*, and lane (group, i) of plane c holds its channel
-// (group, c). Every product of the trilinear form is then one lane of plane * lane side, and no
-// lane is multiplied in vain. Depthwise, the one plane is the other side itself.
+// *lane side*, across groups. The other side is *spread*: with C of its channels in a group there
+// are C *planes*, and lane (group, i) of plane c holds its channel (group, c). Every product of the
+// trilinear form is then one lane of plane * lane side, and no lane is multiplied in vain.
+// Depthwise, the one plane is the other side itself.
+//
+// Both sides are met channels last. Sums whose channels are contiguous are read where they lie,
+// other tensors a box at a time, transposed or converted. Neither has padding: windows that reach
+// into it are separate *regions* with fewer taps.
 #pragma once
 
 #include <functional>
@@ -27,40 +31,154 @@ struct LaneOrder {
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 
-// Packs boxes of one side into [panel][plane][position][lane].
-class LaneSide {
- public:
-  LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order);
+// A long pitch is an odd number of cache lines: positions and taps then lie in different sets of
+// the cache.
+inline int64_t odd_lines(int64_t units) {
+  constexpr int64_t kLine = 16, kLong = 8 * kLine;
+  return units < kLong ? units : (ceil_div(units, kLine) / 2 * 2 + 1) * kLine;
+}
 
-  // Panels are packed up to so many at a time, from a multiple of that number on.
-  void set_sizes(const PerAxis<Strip>& strips, int64_t part_panels);
+// The lanes are computed part by part. Those behind the last whole vector belong to the last part,
+// so that each has a vector's worth unless there are fewer altogether.
+struct LaneParts {
+  int64_t lanes, width;  // of all groups, of a vector
+  int64_t part_vectors = 1;
 
-  void pack(const void* data, const BoxRange& box, int64_t first_panel, int64_t panels,
-            char* memory) const;
+  struct Range {
+    int64_t begin, count;
+  };
 
-  const PerAxis<Strip>& strips() const { return packing_.strips; }
-  int64_t planes() const { return order_.planes; }
-  int64_t plane_units() const { return positions_ * lanes_; }
-  int64_t panel_units() const { return order_.planes * plane_units(); }
-  // The packed panels and, behind them, what packing needs besides.
-  int64_t memory_units() const { return part_panels_ * panel_units() + staging_units_; }
-
-  // Units that so many positions and panels take, for choosing sizes.
-  int64_t units_of(int64_t positions, int64_t part_panels) const;
-
- private:
-  int64_t pitch_of(int64_t part_panels) const;
-
-  const Arithmetic& arithmetic_;
-  const int64_t lanes_;  // of a vector
-  LaneOrder order_;
-  Packing packing_;
-  int64_t part_panels_ = 1, positions_ = 0, pitch_ = 0, staging_units_ = 0;
-  std::vector<Panel> panels_;     // of the side itself, or for each part the channels to spread
-  std::vector<int32_t> indices_;  // of every panel's lanes, in the part's channels
+  int64_t vectors() const { return std::max<int64_t>(1, lanes / width); }
+  int64_t count() const { return ceil_div(vectors(), part_vectors); }
+  Range part(int64_t index) const {
+    const int64_t begin = index * part_vectors * width;
+    return {begin, (index + 1 < count() ? part_vectors * width : lanes - begin)};
+  }
+  // Of any part; the first lane of vector i of a part, the last vector overlapping.
+  int64_t most_lanes() const {
+    return std::min(lanes, part_vectors * width + (lanes > width ? lanes % width : 0));
+  }
+  int64_t pitch() const { return odd_lines(ceil_div(most_lanes(), width) * width); }
+  int64_t lane(const Range& part, int64_t vector) const {
+    return std::max<int64_t>(0, std::min(vector * width, part.count - width));
+  }
 };
 
-// Where in the weights the lanes of a panel are, for one plane and tap: up to one piece a group.
+// Where the lanes of a part are in memory.
+struct LaneView {
+  const char* data;         // lane 0 at position 0 of every axis, though that be elsewhere
+  PerAxis<int64_t> stride;  // units from one position to the next
+  PerAxis<int64_t> origin;  // of the windows: what positions are counted from
+  int64_t plane;            // units from one plane to the next
+};
+
+// One side: boxes of windows as a LaneView.
+class LaneSide {
+ public:
+  LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
+           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows);
+
+  void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
+
+  // `memory` for what is not read in place.
+  LaneView view(const void* data, const BoxRange& box, int64_t part, char* memory) const;
+
+  // Tap k of window u lies at position offset + (u - origin)*window + k*tap.
+  const PerAxis<Strip>& strips() const { return packing_.strips; }
+  // Whether absent positions are zeros in memory. Otherwise they are not there.
+  bool padded() const { return padded_; }
+  bool in_place() const { return in_place_; }
+  int64_t planes() const { return order_.planes; }
+  int64_t memory_units() const { return memory_units_; }
+
+  // For choosing sizes: positions and units that so many windows take.
+  int64_t positions_of(const PerAxis<int64_t>& windows) const;
+  int64_t units_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const;
+
+ private:
+  PerAxis<Strip> strips_of(const PerAxis<int64_t>& windows) const;
+  LaneParts::Range channels_of(const LaneParts::Range& lanes) const;
+  LaneView pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
+                int64_t pitch, char* memory) const;
+  int64_t staging_pitch(const LaneParts& parts) const;
+  int64_t unit() const { return packing_.tensor.dtype == Dtype::f64 ? 8 : 4; }
+
+  const Arithmetic& arithmetic_;
+  const LaneOrder order_;
+  const PerAxis<std::vector<Sliding>> ways_;
+  const bool in_place_;
+  Packing packing_;
+  LaneParts parts_;
+  bool padded_ = false;
+  int64_t positions_ = 0, memory_units_ = 0;
+  std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
+};
+
+// Windows of an axis that meet the same taps.
+struct Stretch {
+  int64_t end, tap, taps;
+};
+
+// From window u on.
+Stretch stretch(const Sliding& sliding, int64_t extent, int64_t u, int64_t end);
+
+// The most positions that one window may meet anew and that are prefetched.
+inline constexpr int64_t kMaxAhead = 64;
+// How far along a line they are prefetched where there is but one.
+inline constexpr int64_t kAheadPixels = 32;
+
+// A box of windows that meet the same taps.
+struct Region {
+  BoxRange windows;
+  PerAxis<int64_t> tap, taps;
+
+  // Pixels that are computed together lie along this axis: the last one, unless it is short.
+  int64_t along() const {
+    constexpr int64_t kEnough = 6;
+    const auto longest = std::max_element(windows.count.begin(), windows.count.end());
+    return windows.count[3] >= kEnough ? 3 : longest - windows.count.begin();
+  }
+
+  // f(first window) for every line along an axis.
+  template <class F>
+  void for_each_line(int64_t along, const F& f) const {
+    PerAxis<int64_t> count = windows.count, u;
+    count[along] = 1;
+    const auto& begin = windows.begin;
+    for (u[0] = begin[0]; u[0] < begin[0] + count[0]; ++u[0])
+      for (u[1] = begin[1]; u[1] < begin[1] + count[1]; ++u[1])
+        for (u[2] = begin[2]; u[2] < begin[2] + count[2]; ++u[2])
+          for (u[3] = begin[3]; u[3] < begin[3] + count[3]; ++u[3]) f(u);
+  }
+};
+
+// What windows some lines further meet that those before them did not, in units behind tap 0; their
+// number. None where it is much.
+int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const Region& region,
+                   int64_t lines, int64_t* ahead);
+
+// f(region) for all windows; `padded`: every tap is present.
+template <class F>
+void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor, bool padded,
+                     const BoxRange& windows, const F& f) {
+  Region region{windows, {}, {}};
+  region.taps[0] = 1;
+  const auto cut = [&](int a, const auto& next) {
+    for (int64_t u = windows.begin[a], end = u + windows.count[a]; u < end;) {
+      const Stretch part =
+          padded ? Stretch{end, 0, sliding[a].taps} : stretch(sliding[a], tensor.extent[a], u, end);
+      region.windows.begin[a] = u;
+      region.windows.count[a] = part.end - u;
+      region.tap[a] = part.tap;
+      region.taps[a] = part.taps;
+      next();
+      u = part.end;
+    }
+  };
+  cut(1, [&] { cut(2, [&] { cut(3, [&] { f(region); }); }); });
+}
+
+// Where in the weights lanes are, for one plane and tap: up to one piece a group.
 class LaneWeights {
  public:
   LaneWeights(const WeightsStrides& strides, Role lane_role, const LaneOrder& spread_order);
@@ -84,18 +202,18 @@ class LaneWeights {
 
 // What is packed and computed at a time.
 struct PartSizes {
-  int64_t panels;
+  LaneParts parts;
   PerAxis<int64_t> windows;
 };
 
 // How much so many windows take: `positions` ascends with packing, `bytes` with the buffers.
 struct BoxCost {
   std::function<int64_t(const PerAxis<int64_t>& windows)> positions;
-  std::function<int64_t(const PerAxis<int64_t>& windows, int64_t panels)> bytes;
+  std::function<int64_t(const PerAxis<int64_t>& windows, const LaneParts& parts)> bytes;
 };
 
 // Depends on the shape alone, so that results do not depend on the number of threads.
-PartSizes part_sizes(const PerAxis<int64_t>& extent, int64_t panels, int64_t lanes,
+PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
                      bool channels_contiguous, const BoxCost& cost);
 
 }  // namespace convtbw::simd

@@ -1,7 +1,6 @@
 // fprop and dgrad of groups of few channels (grouped.h): lanes are the result's channels across
-// groups. Rows of the other side are packed, zero-padded, into a small buffer; a row of results is
-// then a sum over planes and taps of a vector of that buffer times a vector of weights, for several
-// pixels at once. dgrad is one such problem for every phase (phases.h).
+// groups. A row of results is a sum over planes and taps of the other side's lanes times weights,
+// for several pixels at once. dgrad is one such problem for every phase (phases.h).
 #include <algorithm>
 #include <cstring>
 
@@ -14,32 +13,31 @@ namespace convtbw::simd {
 
 namespace {
 
+PerAxis<std::vector<Sliding>> ways_of(const PerAxis<PhasedAxis>& axes) {
+  PerAxis<std::vector<Sliding>> ways;
+  for (int a = 0; a < kBoxRank; ++a)
+    for (const Phase& phase : axes[a].phases) ways[a].push_back(phase.sliding);
+  return ways;
+}
+
 class GroupedDataPlan : public Plan {
  public:
   GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
 
  private:
-  // One phase of a panel.
-  struct PanelPhase {
-    BoxPhase box;
-    std::vector<int64_t> taps;  // of all planes: where each begins in the packed panel
-    int64_t weights;            // offset in a panel's packed weights
-  };
-
-  PerAxis<Strip> strips_of(const PerAxis<int64_t>& windows) const;
   void choose_sizes();
-  void add_phases();
-  void pack_weights(const Operands& operands, int64_t panel, char* packed) const;
+  void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
+  int64_t list_taps(const BoxPhase& phase, const LaneView& view, const Region& region,
+                    LaneTap* taps) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
-  void unpack(const Operands& operands, int64_t first_panel, int64_t panels,
-              const BoxRange& positions, const PerAxis<int64_t>& c_stride, const char* stage) const;
-  void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t live,
+  void unpack(const Operands& operands, const LaneParts::Range& lanes, const BoxRange& positions,
+              const PerAxis<int64_t>& c_stride, const char* stage) const;
+  void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t live(int64_t panel) const { return std::min(width_, lanes_ - panel * width_); }
   // Result positions that so many windows of each axis cover at most.
   int64_t covered(const PerAxis<int64_t>& windows) const {
     int64_t count = 1;
@@ -47,23 +45,25 @@ class GroupedDataPlan : public Plan {
       count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
     return count;
   }
+  int64_t local_bytes() const {
+    return most_taps_ * int64_t{sizeof(LaneTap)} + (side_.memory_units() + stage_units_) * unit();
+  }
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
   const bool fprop_;
   const Tensor out_, in_;
-  const int64_t width_;  // lanes of a panel
-  const int64_t lanes_, panels_;
+  LaneParts parts_;
+  const int64_t weights_pitch_;  // units from one tap to the next
+  PerAxis<PhasedAxis> axes_;
   LaneSide side_;
   const LaneWeights weights_;
-  PerAxis<PhasedAxis> axes_;
   bool complete_ = true;  // every result position belongs to a phase
   bool staged_;           // results are sums in another dtype or order than the tensor's
   BoxGrid grid_;
-  int64_t part_panels_;
-  std::vector<PanelPhase> phases_;
-  int64_t panel_weights_ = 0;  // units of a panel's packed weights, its start values first
-  int64_t stage_units_;        // of one panel
+  std::vector<BoxPhase> phases_;
+  int64_t taps_ = 0, most_taps_ = 0;  // of all phases, of one; of all planes
+  int64_t stage_units_;
 };
 
 GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -72,222 +72,199 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       fprop_(problem.wanted == Role::y),
       out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
       in_(fprop_ ? x_tensor(problem) : y_tensor(problem)),
-      width_(arithmetic.lanes),
-      lanes_(spread_order(problem.geometry, problem.wanted).lanes),
-      panels_(ceil_div(lanes_, width_)),
-      side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted)),
-      weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)),
-      axes_(phased_axes(problem)) {
+      parts_{spread_order(problem.geometry, problem.wanted).lanes, arithmetic.lanes},
+      weights_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
+      axes_(phased_axes(problem)),
+      side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
+            {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows}),
+      weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   const bool sums = problem.dtype == Dtype::f32 || problem.dtype == Dtype::f64;
-  staged_ = !sums || (out_.channel != 1 && lanes_ > 1);
+  staged_ = !sums || out_.channel != 1 || parts_.lanes < parts_.width;
   choose_sizes();
-  add_phases();
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels of all groups in lanes, " +
-           arithmetic.name;
-  workspace = (panels_ * panel_weights_ +
-               problem.threads * (side_.memory_units() + part_panels_ * stage_units_)) *
-              unit();
+  phases_ = box_phases(axes_, side_.strips());
+  for (const BoxPhase& phase : phases_) {
+    taps_ += phase.taps * side_.planes();
+    most_taps_ = std::max(most_taps_, phase.taps * side_.planes());
+  }
+  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels of all groups in lanes" +
+           (side_.in_place() ? ", in place, " : ", ") + arithmetic.name;
+  workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
-}
-
-PerAxis<Strip> GroupedDataPlan::strips_of(const PerAxis<int64_t>& windows) const {
-  PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) strips[a] = axes_[a].strip(windows[a], Apart::windows);
-  return strips;
 }
 
 void GroupedDataPlan::choose_sizes() {
   BoxCost cost;
-  cost.positions = [&](const PerAxis<int64_t>& windows) {
-    int64_t product = 1;
-    for (const Strip& strip : strips_of(windows)) product *= strip.length;
-    return product;
-  };
-  cost.bytes = [&](const PerAxis<int64_t>& windows, int64_t panels) {
-    const int64_t stage = staged_ ? covered(windows) * panels * width_ : 0;
-    return (side_.units_of(cost.positions(windows), panels) + stage) * unit();
+  cost.positions = [&](const PerAxis<int64_t>& windows) { return side_.positions_of(windows); };
+  cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
+    return (side_.units_of(windows, parts) + covered(windows) * parts.pitch()) * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
   const PartSizes sizes =
-      part_sizes(grid_.extent, panels_, width_, in_.channel == 1 || out_.channel == 1, cost);
-  part_panels_ = sizes.panels;
+      part_sizes(grid_.extent, parts_, side_.planes(), in_.channel == 1 || out_.channel == 1, cost);
+  parts_ = sizes.parts;
   grid_.size = sizes.windows;
-  side_.set_sizes(strips_of(grid_.size), part_panels_);
-  stage_units_ = staged_ ? covered(grid_.size) * width_ : 0;
+  side_.set_sizes(grid_.size, parts_);
+  stage_units_ = staged_ ? covered(grid_.size) * parts_.pitch() : 0;
 }
 
-void GroupedDataPlan::add_phases() {
-  panel_weights_ = width_;
-  const PerAxis<Strip>& strips = side_.strips();
-  for (const BoxPhase& box : box_phases(axes_, strips)) {
-    PanelPhase phase{box, {}, panel_weights_};
-    const auto& [axis0, axis1, axis2, axis3] = box.axes;
-    for (int64_t plane = 0; plane < side_.planes(); ++plane)
-      for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
-        for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1)
-          for (int64_t t2 = 0; t2 < axis3->sliding.taps; ++t2) {
-            const int64_t row =
-                t0 * box.footings[1].tap * strips[2].length + t1 * box.footings[2].tap;
-            const int64_t position = row * strips[3].length + t2 * box.footings[3].tap;
-            phase.taps.push_back(plane * side_.plane_units() + position * width_);
-          }
-    panel_weights_ += static_cast<int64_t>(phase.taps.size()) * width_;
-    phases_.push_back(std::move(phase));
-  }
-}
-
-// What every sum starts from: the bias or zero; then [phase][plane][tap][lane].
-void GroupedDataPlan::pack_weights(const Operands& operands, int64_t panel, char* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype), count = live(panel);
+// What every sum starts from: the bias or zero; then [phase][plane][tap][lane]. Here a vector of
+// the lanes.
+void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
+  const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
+  const int64_t count = std::min(parts_.width, parts_.lanes - first);
+  const int64_t zeros = parts_.width - count;
   const int dtype = static_cast<int>(problem_.dtype);
   const CopyFunction copy = arithmetic_.pack[dtype];
+  char* to = packed + first * unit();
   if (operands.bias)
-    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + panel * width_ * bytes,
-                              count, 1, packed, width_, 1, 1, count, width_ - count});
+    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, count, 1, to,
+                              parts_.width, 1, 1, count, zeros});
   else
-    std::memset(packed, 0, width_ * unit());
+    std::memset(to, 0, parts_.width * unit());
+  to += weights_pitch_ * unit();
   const WeightsStrides& w = problem_.w;
-  char* to = packed + width_ * unit();
-  for (const PanelPhase& phase : phases_) {
-    const auto& [axis0, axis1, axis2, axis3] = phase.box.axes;
+  for (const BoxPhase& phase : phases_) {
+    const auto& [axis0, axis1, axis2, axis3] = phase.axes;
     const int64_t row = axis3->sliding.taps;
     for (int64_t plane = 0; plane < side_.planes(); ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
-        for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1, to += row * width_ * unit()) {
+        for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1, to += row * weights_pitch_ * unit()) {
           const int64_t tap = (axis1->tap + t0 * axis1->tap_step) * w.axes[0] +
                               (axis2->tap + t1 * axis2->tap_step) * w.axes[1] +
                               axis3->tap * w.axes[2];
           const char* const from = static_cast<const char*>(operands.data.w) +
                                    (plane * weights_.plane_stride() + tap) * bytes;
-          weights_.for_each_piece(panel * width_, count,
+          weights_.for_each_piece(first, count,
                                   [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
                                     copy({from + offset * bytes, axis3->tap_step * w.axes[2],
-                                          stride, to + lane * unit(), width_, 1, row, lanes,
-                                          lane + lanes == count ? width_ - count : 0});
+                                          stride, to + lane * unit(), weights_pitch_, 1, row, lanes,
+                                          lane + lanes == count ? zeros : 0});
                                   });
         }
   }
 }
 
+// The taps of all planes that a region's windows meet.
+int64_t GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view,
+                                   const Region& region, LaneTap* taps) const {
+  const auto& [axis0, axis1, axis2, axis3] = phase.axes;
+  PerAxis<int64_t> step;
+  for (int a = 0; a < kBoxRank; ++a) step[a] = phase.footings[a].tap * view.stride[a];
+  LaneTap* tap = taps;
+  const auto& [first0, first1, first2, first3] = region.tap;
+  for (int64_t plane = 0; plane < side_.planes(); ++plane)
+    for (int64_t t0 = first1; t0 < first1 + region.taps[1]; ++t0)
+      for (int64_t t1 = first2; t1 < first2 + region.taps[2]; ++t1)
+        for (int64_t t2 = first3; t2 < first3 + region.taps[3]; ++t2) {
+          const int64_t index = ((plane * axis1->sliding.taps + t0) * axis2->sliding.taps + t1) *
+                                    axis3->sliding.taps +
+                                t2;
+          *tap++ = {plane * view.plane + t0 * step[1] + t1 * step[2] + t2 * step[3],
+                    index * weights_pitch_};
+        }
+  return tap - taps;
+}
+
 void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxRange& box,
                               const char* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
-  const int64_t first_panel = part * part_panels_;
-  const int64_t panels = std::min(part_panels_, panels_ - first_panel);
-  char* const buffer =
-      local_scratch<char>((side_.memory_units() + part_panels_ * stage_units_) * unit());
-  char* const stage = buffer + side_.memory_units() * unit();
-  side_.pack(operands.data[fprop_ ? Role::x : Role::y], box, first_panel, panels, buffer);
+  constexpr int64_t kAhead = 2;
+  int64_t ahead[kMaxAhead];
+  const LaneParts::Range lanes = parts_.part(part);
+  char* const memory = local_scratch<char>(local_bytes());
+  char* const stage = memory + side_.memory_units() * unit();
+  LaneTap* const taps = reinterpret_cast<LaneTap*>(stage + stage_units_ * unit());
+  const LaneView view = side_.view(operands.data[fprop_ ? Role::x : Role::y], box, part, memory);
 
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride = out_.stride;
+  char* c = static_cast<char*>(operands.data[problem_.wanted]) + lanes.begin * unit();
   if (staged_) {
-    c_stride[3] = width_;
+    c_stride[3] = parts_.pitch();
     for (int a = kBoxRank - 2; a >= 0; --a) c_stride[a] = c_stride[a + 1] * positions.count[a + 1];
+    c = stage - offset(positions.begin, c_stride) * unit();  // where position 0 would lie
   }
-  const PerAxis<Strip>& strips = side_.strips();
+  LaneRow row{};
+  row.taps = taps;
+  row.lanes = std::max(lanes.count, parts_.width);
+  row.start = packed + lanes.begin * unit();
+  if (!complete_) fill(positions, c, c_stride, row.lanes, static_cast<const char*>(row.start));
 
-  for (int64_t i = 0; i < panels; ++i) {
-    const int64_t panel = first_panel + i, count = live(panel);
-    const char* const a = buffer + i * side_.panel_units() * unit();
-    const char* const start = packed + panel * panel_weights_ * unit();
-    char* const out =
-        static_cast<char*>(operands.data[problem_.wanted]) + panel * width_ * out_.channel * bytes;
-    // Where result position 0 would lie.
-    char* const c =
-        staged_ ? stage + (i * stage_units_ - offset(positions.begin, c_stride)) * unit() : out;
-    if (!complete_) fill(positions, c, c_stride, staged_ ? width_ : count, start);
-
-    for (const PanelPhase& phase : phases_) {
-      const BoxRange windows = windows_of(box, phase.box);
-      if (windows.count[3] < 1) continue;
-      LaneRow row{};
-      row.w = start + phase.weights * unit();
-      row.taps = phase.taps.data();
-      row.tap_count = static_cast<int64_t>(phase.taps.size());
-      row.start = start;
-      row.pixels = windows.count[3];
-      row.a_step = phase.box.footings[3].window * width_;
-      row.c_step = phase.box.axes[3]->out_step * c_stride[3];
-      row.live = staged_ ? width_ : count;
-      for_each_row(windows, [&](const PerAxis<int64_t>& u) {
-        const auto a_of = [&](int x) {
-          const Footing& footing = phase.box.footings[x];
-          return footing.offset + (u[x] - box.begin[x]) * footing.window;
-        };
-        const int64_t a_row = (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
-        row.a = a + (a_row * strips[3].length + a_of(3)) * width_ * unit();
-        PerAxis<int64_t> position;
-        for (int x = 0; x < kBoxRank; ++x)
-          position[x] = phase.box.axes[x]->out + u[x] * phase.box.axes[x]->out_step;
-        row.c = c + offset(position, c_stride) * unit();
+  for (const BoxPhase& phase : phases_) {
+    const BoxRange windows = windows_of(box, phase);
+    if (windows.empty()) continue;
+    row.w =
+        packed + ((1 + phase.taps_before * side_.planes()) * weights_pitch_ + lanes.begin) * unit();
+    PerAxis<Sliding> sliding;
+    PerAxis<int64_t> a_step, c_step;
+    for (int a = 0; a < kBoxRank; ++a) {
+      sliding[a] = phase.axes[a]->sliding;
+      a_step[a] = phase.footings[a].window * view.stride[a];
+      c_step[a] = phase.axes[a]->out_step * c_stride[a];
+    }
+    for_each_region(sliding, in_, side_.padded(), windows, [&](const Region& region) {
+      row.tap_count = list_taps(phase, view, region, taps);
+      const int64_t along = region.along();
+      row.pixels = region.windows.count[along];
+      row.a_step = a_step[along];
+      row.c_step = c_step[along];
+      row.ahead = ahead;
+      row.ahead_count = side_.in_place() && along == 3 && &phase == &phases_.front()
+                            ? list_ahead(phase.footings, view, region, kAhead, ahead)
+                            : 0;
+      row.c_ahead = staged_ || along != 3 ? 0 : c_step[2];
+      region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
+        int64_t from = 0, to = 0;
+        for (int a = 0; a < kBoxRank; ++a) {
+          from += phase.footings[a].offset * view.stride[a] + (u[a] - view.origin[a]) * a_step[a];
+          to += phase.axes[a]->out * c_stride[a] + u[a] * c_step[a];
+        }
+        row.a = view.data + from * unit();
+        row.c = c + to * unit();
         arithmetic_.lane_row(row);
       });
-    }
+    });
   }
-  if (staged_) unpack(operands, first_panel, panels, positions, c_stride, stage);
+  if (staged_) unpack(operands, lanes, positions, c_stride, c);
 }
 
-// Full panels together: where channels are contiguous, the result is written as it lies.
-void GroupedDataPlan::unpack(const Operands& operands, int64_t first_panel, int64_t panels,
+// Rows that follow each other in the tensor are written as one.
+void GroupedDataPlan::unpack(const Operands& operands, const LaneParts::Range& lanes,
                              const BoxRange& positions, const PerAxis<int64_t>& c_stride,
-                             const char* stage) const {
+                             const char* c) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  const int64_t full = panels - (live(first_panel + panels - 1) < width_);
-  const auto unpack_panels = [&](int64_t first, int64_t count) {
-    if (count == 0) return;
-    const int64_t panel = first_panel + first;
-    const char* const c =
-        stage + (first * stage_units_ - offset(positions.begin, c_stride)) * unit();
-    char* const out =
-        static_cast<char*>(operands.data[problem_.wanted]) + panel * width_ * out_.channel * bytes;
-    Copy copy{nullptr,
-              width_,
-              1,
-              nullptr,
-              out_.stride[3],
-              out_.channel,
-              positions.count[3],
-              live(panel),
-              0,
-              count,
-              stage_units_,
-              width_ * out_.channel};
-    // Rows that follow each other are one.
-    BoxRange rows = positions;
-    for (int a = kBoxRank - 2; a >= 0 && out_.stride[a] == copy.rows * out_.stride[3]; --a) {
-      copy.rows *= rows.count[a];
-      rows.count[a] = 1;
-    }
-    for_each_row(rows, [&](const PerAxis<int64_t>& p) {
-      copy.from = c + offset(p, c_stride) * unit();
-      copy.to = out + offset(p, out_.stride) * bytes;
-      unpack(copy);
-    });
-  };
-  unpack_panels(0, full);
-  unpack_panels(full, panels - full);
+  char* const out =
+      static_cast<char*>(operands.data[problem_.wanted]) + lanes.begin * out_.channel * bytes;
+  Copy copy{nullptr,      c_stride[3],        1,          nullptr, out_.stride[3],
+            out_.channel, positions.count[3], lanes.count};
+  BoxRange rows = positions;
+  for (int a = kBoxRank - 2; a >= 0 && out_.stride[a] == copy.rows * out_.stride[3]; --a) {
+    copy.rows *= rows.count[a];
+    rows.count[a] = 1;
+  }
+  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
+    copy.from = c + offset(p, c_stride) * unit();
+    copy.to = out + offset(p, out_.stride) * bytes;
+    arithmetic_.unpack[static_cast<int>(problem_.dtype)](copy);
+  });
 }
 
 // Where no tap may reach, the result is the bias or zero.
 void GroupedDataPlan::fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride,
-                           int64_t live, const char* start) const {
+                           int64_t lanes, const char* start) const {
   for_each_row(positions, [&](const PerAxis<int64_t>& p) {
     for (int64_t i = 0; i < positions.count[3]; ++i)
-      std::memcpy(c + (offset(p, c_stride) + i * c_stride[3]) * unit(), start, live * unit());
+      std::memcpy(c + (offset(p, c_stride) + i * c_stride[3]) * unit(), start, lanes * unit());
   });
 }
 
 void GroupedDataPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), parts = ceil_div(panels_, part_panels_);
-  char* const packed = shared_scratch<char>(panels_ * panel_weights_ * unit());
-  parallel_for(problem_.threads, panels_, [&](int64_t panel) {
-    pack_weights(operands, panel, packed + panel * panel_weights_ * unit());
-  });
+  const int64_t boxes = grid_.boxes();
+  char* const packed = shared_scratch<char>((1 + taps_) * weights_pitch_ * unit());
+  parallel_for(problem_.threads, ceil_div(parts_.lanes, parts_.width),
+               [&](int64_t vector) { pack_weights(operands, vector, packed); });
   // Boxes of one part follow each other: its channels' cache lines are then a thread's own.
-  parallel_for(problem_.threads, parts * boxes,
+  parallel_for(problem_.threads, parts_.count() * boxes,
                [&](int64_t i) { run_box(operands, i / boxes, grid_.box(i % boxes), packed); });
 }
 

@@ -1,7 +1,7 @@
 // wgrad of groups of few channels (grouped.h): lanes are the channels of the side that has more of
-// them. Both sides are packed box by box; the sums of several taps stay in registers along rows of
-// pixels.
+// them. The sums of several taps stay in registers along rows of pixels.
 #include <algorithm>
+#include <cstring>
 
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
@@ -15,7 +15,11 @@ namespace {
 
 // Pixels that are summed at a time, for all taps: so few that their rows stay in the first-level
 // cache, and that rounding errors do not grow with the image.
-constexpr int64_t kMinSteps = 64, kMaxPiece = 256;
+constexpr int64_t kMinSteps = 64, kMaxPiece = 128;
+
+LaneOrder order_of(Role role, Role lane_role, const LaneOrder& spread) {
+  return role == lane_role ? LaneOrder{spread.lanes, 1, 1} : spread;
+}
 
 class GroupedWeightsPlan : public Plan {
  public:
@@ -23,255 +27,300 @@ class GroupedWeightsPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  // Taps whose sums are in registers together: `rows` rows of `taps` adjacent ones.
-  struct Block {
-    int64_t first_row, rows, taps;
-    int64_t x;     // where the first tap of row 0 begins in a packed panel of x
-    int64_t sums;  // ... in the sums of a panel and plane
+  // One side of a box.
+  struct Side {
+    LaneView view;
+    PerAxis<int64_t> offset, window;  // units; of window 0, from one window to the next
+
+    int64_t at(const PerAxis<int64_t>& u) const {
+      int64_t sum = 0;
+      for (int a = 0; a < kBoxRank; ++a) sum += offset[a] + (u[a] - view.origin[a]) * window[a];
+      return sum;
+    }
   };
 
-  PerAxis<Strip> x_strips(const PerAxis<int64_t>& windows) const;
-  PerAxis<Strip> y_strips(const PerAxis<int64_t>& windows) const;
+  // The taps that a region's windows meet.
+  struct Taps {
+    const LaneTapRow* rows;
+    int64_t row_count, row_taps;
+    int64_t step;  // units from one tap of a row to the next
+  };
+
   void choose_sizes();
-  void choose_blocks();
-  int64_t list_runs(const BoxRange& box, Run* runs) const;
+  Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
+            char* memory) const;
+  Taps list_taps(const Side& x, const Region& region, LaneTapRow* rows) const;
+  void add(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
+           const LaneTaps& runs, char* sums) const;
+  void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
+                   int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
                  char* sums) const;
-  void finish(const Operands& operands, int64_t panel, const char* sums) const;
+  void finish(const Operands& operands, int64_t part, char* sums) const;
 
-  // Units from one pixel of y to the next.
-  int64_t y_step() const { return y_in_place_ ? y_tensor_.stride[3] : width_; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t live(int64_t panel) const { return std::min(width_, lanes_ - panel * width_); }
-  int64_t panels_of(int64_t part) const {
-    return std::min(part_panels_, panels_ - part * part_panels_);
+  int64_t vectors_of(const LaneParts::Range& lanes) const {
+    return ceil_div(lanes.count, parts_.width);
   }
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
-  const int64_t width_;    // lanes of a panel
-  const int64_t lanes_, panels_;
+  LaneParts parts_;
   PerAxis<Sliding> sliding_;
-  const Tensor y_tensor_;
+  BoxGrid grid_;
+  const Tensor x_tensor_, y_tensor_;
   LaneSide x_, y_;
   const LaneWeights weights_;
-  const int64_t taps_;
-  bool y_in_place_;  // read from its tensor
-  BoxGrid grid_;
-  int64_t part_panels_, chunks_, boxes_per_chunk_, panel_sums_;
-  int64_t y_memory_units_, local_bytes_;
-  std::vector<Block> blocks_;
-  std::vector<int64_t> rows_;  // of taps: where they begin in a packed panel of x
+  const int64_t tap_rows_, taps_;
+  int64_t chunks_, boxes_per_chunk_;
+  int64_t vector_sums_, part_sums_;  // units
+  int64_t local_bytes_;
 };
+
+PerAxis<Sliding> sliding_of(const Geometry& g) {
+  PerAxis<Sliding> sliding;
+  for (int a = 0; a < kMaxRank; ++a) {
+    const Axis& axis = g.axes[a];
+    sliding[a + 1] = {axis.k, -axis.pad, axis.stride, axis.dilation};
+  }
+  return sliding;
+}
+
+PerAxis<int64_t> extent_of(const Geometry& g) {
+  return {g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
+}
+
+PerAxis<std::vector<Sliding>> ways_of(const PerAxis<Sliding>& sliding) {
+  PerAxis<std::vector<Sliding>> ways;
+  for (int a = 0; a < kBoxRank; ++a) ways[a] = {sliding[a]};
+  return ways;
+}
 
 GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : problem_(problem),
       arithmetic_(arithmetic),
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
-      width_(arithmetic.lanes),
-      lanes_(order_.lanes),
-      panels_(ceil_div(lanes_, width_)),
+      parts_{order_.lanes, arithmetic.lanes},
+      sliding_(sliding_of(problem.geometry)),
+      grid_{extent_of(problem.geometry), {}},
+      x_tensor_(x_tensor(problem)),
       y_tensor_(y_tensor(problem)),
-      x_(arithmetic, x_tensor(problem),
-         lane_role_ == Role::x ? LaneOrder{order_.lanes, 1, 1} : order_),
-      y_(arithmetic, y_tensor_, lane_role_ == Role::y ? LaneOrder{order_.lanes, 1, 1} : order_),
+      x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
+         grid_.extent),
+      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent),
       weights_(problem.w, lane_role_, order_),
-      taps_(problem.geometry.axes[0].k * problem.geometry.axes[1].k * problem.geometry.axes[2].k) {
-  // Rows of y need no zeros. The last panel must not reach beyond its pixel.
-  const bool sums = problem.dtype == Dtype::f32 || problem.dtype == Dtype::f64;
-  y_in_place_ = sums && lane_role_ == Role::y && problem.y.channel == 1 && lanes_ % width_ == 0;
-  for (int a = 0; a < kMaxRank; ++a) {
-    const Axis& axis = problem.geometry.axes[a];
-    sliding_[a + 1] = {axis.k, -axis.pad, axis.stride, axis.dilation};
-  }
+      tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
+      taps_(tap_rows_ * problem.geometry.axes[2].k) {
   choose_sizes();
-  choose_blocks();
-  kernel = std::string("wgrad, channels of all groups in lanes, ") + arithmetic.name;
-  workspace = chunks_ * panels_ * panel_sums_ * unit() + problem.threads * local_bytes_;
+  kernel = "wgrad, channels of all groups in lanes, ";
+  if (x_.in_place() && y_.in_place()) kernel += "in place, ";
+  kernel += arithmetic.name;
+  workspace = chunks_ * parts_.count() * part_sums_ * unit() + problem.threads * local_bytes_;
   bytes = sizeof(GroupedWeightsPlan);
-}
-
-PerAxis<Strip> GroupedWeightsPlan::x_strips(const PerAxis<int64_t>& windows) const {
-  PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) strips[a] = strip({sliding_[a]}, windows[a], Apart::windows);
-  return strips;
-}
-
-PerAxis<Strip> GroupedWeightsPlan::y_strips(const PerAxis<int64_t>& windows) const {
-  PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) strips[a] = strip({Sliding{}}, windows[a], Apart::windows);
-  return strips;
 }
 
 void GroupedWeightsPlan::choose_sizes() {
   constexpr int64_t kPartialBytes = 4 << 20;  // of all chunks
   constexpr int64_t kItems = 32;              // enough to keep many threads busy until the end
 
-  const Geometry& g = problem_.geometry;
-  grid_.extent = {g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
-  const auto product = [](const PerAxis<Strip>& strips) {
-    return strips[0].length * strips[1].length * strips[2].length * strips[3].length;
-  };
   BoxCost cost;
   cost.positions = [&](const PerAxis<int64_t>& windows) {
-    return product(x_strips(windows)) + product(y_strips(windows));
+    return x_.positions_of(windows) + y_.positions_of(windows);
   };
-  cost.bytes = [&](const PerAxis<int64_t>& windows, int64_t panels) {
-    return (x_.units_of(product(x_strips(windows)), panels) +
-            (y_in_place_ ? 0 : y_.units_of(product(y_strips(windows)), panels))) *
-           unit();
+  cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
+    return (x_.units_of(windows, parts) + y_.units_of(windows, parts)) * unit();
   };
-  const PartSizes sizes = part_sizes(grid_.extent, panels_, width_,
+  const PartSizes sizes = part_sizes(grid_.extent, parts_, order_.planes,
                                      problem_.x.channel == 1 || problem_.y.channel == 1, cost);
-  part_panels_ = sizes.panels;
+  parts_ = sizes.parts;
   grid_.size = sizes.windows;
-  panel_sums_ = order_.planes * taps_ * width_;
+  vector_sums_ = order_.planes * taps_ * parts_.width;
+  part_sums_ = parts_.pitch() / parts_.width * vector_sums_;
   // Chunks of boxes, each with sums of its own, where there are few parts.
-  const int64_t boxes = grid_.boxes(), parts = ceil_div(panels_, part_panels_);
-  chunks_ = std::clamp<int64_t>(kPartialBytes / (panels_ * panel_sums_ * unit()), 1,
+  const int64_t boxes = grid_.boxes(), parts = parts_.count();
+  chunks_ = std::clamp<int64_t>(kPartialBytes / (parts * part_sums_ * unit()), 1,
                                 std::min(boxes, ceil_div(kItems, parts)));
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
-  x_.set_sizes(x_strips(grid_.size), part_panels_);
-  y_.set_sizes(y_strips(grid_.size), part_panels_);
-  y_memory_units_ = y_in_place_ ? 0 : y_.memory_units();
-  const int64_t runs =
-      grid_.size[0] * grid_.size[1] * grid_.size[2] * ceil_div(grid_.size[3], kMaxPiece);
-  local_bytes_ = (x_.memory_units() + y_memory_units_) * unit() + runs * int64_t{sizeof(Run)};
-  workspace = chunks_ * panels_ * panel_sums_ * unit() + problem_.threads * local_bytes_;
+  x_.set_sizes(grid_.size, parts_);
+  y_.set_sizes(grid_.size, parts_);
+  local_bytes_ =
+      (x_.memory_units() + y_.memory_units()) * unit() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
 }
 
-void GroupedWeightsPlan::choose_blocks() {
-  const PerAxis<Strip>& strips = x_.strips();
-  // Taps that do not lie side by side are rows of one tap each.
-  const bool adjacent = strips[3].footings[0].tap == 1;
-  const int64_t row_taps = adjacent ? sliding_[3].taps : 1;
-  for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
-    for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
-      for (int64_t t2 = 0; t2 < sliding_[3].taps; t2 += row_taps) {
-        const int64_t row =
-            t0 * strips[1].footings[0].tap * strips[2].length + t1 * strips[2].footings[0].tap;
-        rows_.push_back((row * strips[3].length + t2 * strips[3].footings[0].tap) * width_);
-      }
-  // Pieces as even as can be.
-  const int64_t tap_pieces = ceil_div(row_taps, kMaxLaneTaps);
-  for (int64_t piece = 0, tap = 0; piece < tap_pieces; ++piece) {
-    const int64_t taps = (row_taps - tap) / (tap_pieces - piece),
-                  rows = static_cast<int64_t>(rows_.size());
-    const int64_t row_pieces = ceil_div(rows, std::min<int64_t>(kMaxLaneRows, kMaxLaneTaps / taps));
-    for (int64_t i = 0, row = 0; i < row_pieces; ++i) {
-      const int64_t count = (rows - row) / (row_pieces - i);
-      blocks_.push_back({row, count, taps, tap * width_, (row * row_taps + tap) * width_});
-      row += count;
-    }
-    tap += taps;
+GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const void* data,
+                                                  const BoxRange& box, int64_t part,
+                                                  char* memory) const {
+  Side side{lanes.view(data, box, part, memory), {}, {}};
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Footing& footing = lanes.strips()[a].footings.front();
+    side.offset[a] = footing.offset * side.view.stride[a];
+    side.window[a] = footing.window * side.view.stride[a];
+  }
+  return side;
+}
+
+GroupedWeightsPlan::Taps GroupedWeightsPlan::list_taps(const Side& x, const Region& region,
+                                                       LaneTapRow* rows) const {
+  PerAxis<int64_t> step;
+  for (int a = 0; a < kBoxRank; ++a)
+    step[a] = x_.strips()[a].footings.front().tap * x.view.stride[a];
+  LaneTapRow* row = rows;
+  for (int64_t t0 = region.tap[1]; t0 < region.tap[1] + region.taps[1]; ++t0)
+    for (int64_t t1 = region.tap[2]; t1 < region.tap[2] + region.taps[2]; ++t1)
+      *row++ = {t0 * step[1] + t1 * step[2] + region.tap[3] * step[3],
+                ((t0 * sliding_[2].taps + t1) * sliding_[3].taps + region.tap[3]) * parts_.width};
+  return {rows, row - rows, region.taps[3], step[3]};
+}
+
+// Adds some runs' products to the sums of a part: for every plane and vector, blocks of taps whose
+// sums are in registers together.
+void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
+                             const LaneParts::Range& lanes, const LaneTaps& runs,
+                             char* sums) const {
+  // A row of taps of so many lanes at a time: what they read stays in the first-level cache.
+  constexpr int64_t kLanes = 32;
+  for (int64_t first = 0, count; first < lanes.count; first += count) {
+    count = std::min(kLanes, lanes.count - first);
+    // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
+    // two lines (Zen 4: 1-D k31 2.6 ms one by one).
+    const int64_t pairs = parts_.width * unit() < 64 ? count / (2 * parts_.width) : 0;
+    if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, sums);
+    const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
+    if (rest) add_vectors(x, y, taps, lanes, (first + done) / parts_.width, rest, 1, runs, sums);
   }
 }
 
-// A run for each row of the box's windows, or piece of a long row.
-int64_t GroupedWeightsPlan::list_runs(const BoxRange& box, Run* runs) const {
-  const PerAxis<Strip>&x = x_.strips(), &y = y_.strips();
-  const int64_t x_step = x[3].footings[0].window * width_;
-  Run* run = runs;
-  for (int64_t n = 0; n < box.count[0]; ++n)
-    for (int64_t j0 = 0; j0 < box.count[1]; ++j0)
-      for (int64_t j1 = 0; j1 < box.count[2]; ++j1) {
-        const int64_t x_row = (n * x[1].length + j0 * x[1].footings[0].window) * x[2].length +
-                              j1 * x[2].footings[0].window;
-        const int64_t y_row = (n * y[1].length + j0) * y[2].length + j1;
-        const int64_t y_offset =
-            y_in_place_ ? offset({n, j0, j1, 0}, y_tensor_.stride) : y_row * y[3].length * width_;
-        for (int64_t i = 0; i < box.count[3]; i += kMaxPiece)
-          *run++ = {x_row * x[3].length * width_ + i * x_step, y_offset + i * y_step(),
-                    std::min(kMaxPiece, box.count[3] - i)};
+// `count` times so many vectors together.
+void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& taps,
+                                     const LaneParts::Range& lanes, int64_t first, int64_t count,
+                                     int together, LaneTaps call, char* sums) const {
+  const int64_t most_taps = kMaxLaneTaps[together];
+  const int64_t tap_pieces = ceil_div(taps.row_taps, most_taps);
+  const int64_t most_rows =
+      std::min<int64_t>(kMaxLaneRows, most_taps / ceil_div(taps.row_taps, tap_pieces));
+  const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
+  call.a_tap = taps.step;
+  call.sums_vector = vector_sums_;
+  for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
+    rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
+    call.rows = taps.rows + row;
+    for (int64_t vector = first; vector < first + count * together; vector += together) {
+      const int64_t lane = parts_.lane(lanes, vector);
+      for (int64_t plane = 0; plane < order_.planes; ++plane) {
+        const auto lane_of = [&](const Side& side) {
+          return side.view.data + (plane * side.view.plane + lane) * unit();
+        };
+        call.b = lane_of(y);
+        for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
+          width = (taps.row_taps - tap) / (tap_pieces - piece);
+          call.a = lane_of(x) + tap * call.a_tap * unit();
+          call.sums =
+              sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
+          // Once for each line of the cache.
+          const bool ask = i + piece + plane == 0 && lane * unit() % 64 == 0;
+          call.a_ahead_count = ask ? ahead_count : 0;
+          arithmetic_.lane_taps.at[together][rows][width](call);
+        }
       }
-  return run - runs;
+    }
+  }
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
                                    int64_t boxes, char* sums) const {
   char* const x_memory = local_scratch<char>(local_bytes_);
   char* const y_memory = x_memory + x_.memory_units() * unit();
-  Run* const runs = reinterpret_cast<Run*>(y_memory + y_memory_units_ * unit());
-  const int64_t panels = panels_of(part);
-  LaneTaps call{};
-  call.a_step = x_.strips()[3].footings[0].window * width_;
-  call.b_step = y_step();
-  const int64_t row_taps = taps_ / static_cast<int64_t>(rows_.size());
-  call.sums_row = row_taps * width_;
+  LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_units() * unit());
+  const LaneParts::Range lanes = parts_.part(part);
+  std::memset(sums, 0, part_sums_ * unit());
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
-    x_.pack(operands.data.x, box, part * part_panels_, panels, x_memory);
-    if (!y_in_place_) y_.pack(operands.data.y, box, part * part_panels_, panels, y_memory);
-    const char* const y_box =
-        static_cast<const char*>(operands.data.y) +
-        (offset(box.begin, y_tensor_.stride) + part * part_panels_ * width_) * unit();
-    const int64_t run_count = list_runs(box, runs);
-    const int64_t runs_per_call = ceil_div(kMinSteps, std::min(kMaxPiece, box.count[3]));
-    for (int64_t i = 0; i < panels; ++i)
-      for (int64_t first = 0; first < run_count; first += runs_per_call) {
-        call.runs = runs + first;
-        call.run_count = std::min(runs_per_call, run_count - first);
-        call.accumulate = first > 0 || index > first_box;
-        for (int64_t plane = 0; plane < order_.planes; ++plane) {
-          const auto plane_of = [&](const LaneSide& side, char* memory) {
-            const int64_t of_side = std::min(plane, side.planes() - 1);
-            return memory + (i * side.panel_units() + of_side * side.plane_units()) * unit();
-          };
-          char* const x = plane_of(x_, x_memory);
-          char* const plane_sums = sums + (i * panel_sums_ + plane * taps_ * width_) * unit();
-          call.b = y_in_place_ ? y_box + i * width_ * unit() : plane_of(y_, y_memory);
-          for (const Block& block : blocks_) {
-            call.a = x + block.x * unit();
-            call.rows = &rows_[block.first_row];
-            call.sums = plane_sums + block.sums * unit();
-            arithmetic_.lane_taps.at[block.rows][block.taps](call);
-          }
-        }
+    const Side x = side(x_, operands.data.x, box, part, x_memory);
+    const Side y = side(y_, operands.data.y, box, part, y_memory);
+    for_each_region(sliding_, x_tensor_, x_.padded(), box, [&](const Region& region) {
+      const Taps taps = list_taps(x, region, rows);
+      if (taps.row_count == 0 || taps.row_taps == 0) return;
+      const int64_t along = region.along(), pixels = region.windows.count[along];
+      Run runs[kMinSteps];
+      LaneTaps call{};
+      call.runs = runs;
+      call.a_step = x.window[along];
+      call.b_step = y.window[along];
+      int64_t ahead[kMaxAhead];
+      call.a_ahead = ahead;
+      if (x_.in_place() && y_.in_place() && along == 3) {
+        const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
+        PerAxis<Footing> footings;
+        for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
+        call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
+        for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
+        call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
       }
+      const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
+      int64_t steps = 0;
+      const auto flush = [&] {
+        if (steps) add(x, y, taps, lanes, call, sums);
+        call.run_count = steps = 0;
+      };
+      region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
+        for (int64_t i = 0; i < pixels; i += max_piece) {
+          runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
+                                    std::min(max_piece, pixels - i)};
+          steps += runs[call.run_count - 1].steps;
+          if (steps >= std::min(kMinSteps, max_piece)) flush();
+        }
+      });
+      flush();
+    });
   }
 }
 
-// Writes a panel's sums to the weights.
-void GroupedWeightsPlan::finish(const Operands& operands, int64_t panel, const char* sums) const {
+// Writes a part's sums to the weights.
+void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* sums) const {
   const WeightsStrides& w = problem_.w;
-  const int64_t bytes = element_bytes(problem_.dtype);
+  const int64_t bytes = element_bytes(problem_.dtype), row_taps = sliding_[3].taps;
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  for (int64_t plane = 0; plane < order_.planes; ++plane)
-    for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
-      for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1) {
-        const int64_t taps = sliding_[3].taps;
-        char* const to =
-            static_cast<char*>(operands.data.w) +
-            (plane * weights_.plane_stride() + t0 * w.axes[0] + t1 * w.axes[1]) * bytes;
-        weights_.for_each_piece(panel * width_, live(panel),
-                                [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                                  unpack({sums + lane * unit(), width_, 1, to + offset * bytes,
-                                          w.axes[2], stride, taps, lanes});
-                                });
-        sums += taps * width_ * unit();
-      }
+  const LaneParts::Range range = parts_.part(part);
+  for (int64_t vector = 0; vector < vectors_of(range); ++vector) {
+    const int64_t first = parts_.lane(range, vector);
+    const int64_t live = std::min(parts_.width, range.count - first);
+    for (int64_t plane = 0; plane < order_.planes; ++plane)
+      for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
+        for (int64_t t1 = 0; t1 < sliding_[2].taps;
+             ++t1, sums += row_taps * parts_.width * unit()) {
+          char* const to =
+              static_cast<char*>(operands.data.w) +
+              (plane * weights_.plane_stride() + t0 * w.axes[0] + t1 * w.axes[1]) * bytes;
+          weights_.for_each_piece(
+              range.begin + first, live,
+              [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
+                unpack({sums + lane * unit(), parts_.width, 1, to + offset * bytes, w.axes[2],
+                        stride, row_taps, lanes});
+              });
+        }
+  }
 }
 
 void GroupedWeightsPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), parts = ceil_div(panels_, part_panels_);
-  char* const all = shared_scratch<char>(chunks_ * panels_ * panel_sums_ * unit());
-  const auto sums_of = [&](int64_t chunk, int64_t panel) {
-    return all + (chunk * panels_ + panel) * panel_sums_ * unit();
+  const int64_t boxes = grid_.boxes(), parts = parts_.count();
+  char* const all = shared_scratch<char>(chunks_ * parts * part_sums_ * unit());
+  const auto sums_of = [&](int64_t chunk, int64_t part) {
+    return all + (chunk * parts + part) * part_sums_ * unit();
   };
   parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
     const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
     run_boxes(operands, part, first, std::min(boxes_per_chunk_, boxes - first),
-              sums_of(chunk, part * part_panels_));
+              sums_of(chunk, part));
   });
   // Chunks are added in their order, whoever computed them.
-  parallel_for(problem_.threads, panels_, [&](int64_t panel) {
-    char* const sums = sums_of(0, panel);
-    add_chunks(problem_.dtype, sums, panels_ * panel_sums_, chunks_, panel_sums_);
-    finish(operands, panel, sums);
+  parallel_for(problem_.threads, parts, [&](int64_t part) {
+    char* const sums = sums_of(0, part);
+    add_chunks(problem_.dtype, sums, parts * part_sums_, chunks_, part_sums_);
+    finish(operands, part, sums);
   });
 }
 

@@ -52,51 +52,71 @@ struct Tiles {
   Tile adjacent[kMaxVectors + 1][kMaxRows + 1];
 };
 
-// Below, lanes are channels on every side: of x, of w and of y.
+// Below, lanes are channels on every side: of x, of w and of y. Where they are no multiple of a
+// vector, the last vector overlaps the one before; there is at least one.
 
-// A row of results.
-//   c[i*c_step + lane] = start[lane] + sum over t of  a[taps[t] + i*a_step + lane] * w[t*lanes +
-//   lane]
+// What a tap reads: units behind the pixel and behind the weights.
+struct LaneTap {
+  int64_t a, w;
+};
+
+// Results whose windows meet the same taps.
+//   c[i*c_step + lane] = start[lane] + sum over t of
+//     a[taps[t].a + i*a_step + lane] * w[taps[t].w + lane]
 struct LaneRow {
   const void *a, *w;
-  const int64_t* taps;
+  const LaneTap* taps;
   int64_t tap_count;
   const void* start;
   void* c;
   int64_t pixels, a_step, c_step;
-  int64_t live;  // lanes of the result; those behind them are not written
+  int64_t lanes;
+  // What is asked of memory beforehand: units behind each pixel, and behind each result where not
+  // 0. No prefetcher of a CPU follows pixels of which a few channels are read at a time.
+  const int64_t* ahead;
+  int64_t ahead_count, c_ahead;
 };
 
-// Sums over runs of pixels, for some rows of taps that are adjacent in each row.
-//   sums[r*sums_row + t*lanes + lane] = [the same +] sum over runs and their steps i of
-//     a[run.a + rows[r] + t*lanes + i*a_step + lane] * b[run.b + i*b_step + lane]
+// Where a row of taps begins: units behind the pixel and in the sums.
+struct LaneTapRow {
+  int64_t a, sums;
+};
+
+// Sums over runs of pixels of one or two vectors of lanes, for some rows of taps that are at a
+// constant distance in each row.
+//   sums[v*sums_vector + rows[r].sums + t*vector + lane] += sum over runs and their steps i of
+//     a[run.a + rows[r].a + t*a_tap + i*a_step + v*vector + lane] * b[run.b + i*b_step + v*vector +
+//     lane]
 struct LaneTaps {
   const void *a, *b;
   const Run* runs;
   int64_t run_count;
-  const int64_t* rows;
-  int64_t a_step, b_step;
+  const LaneTapRow* rows;
+  int64_t a_tap, a_step, b_step;
   void* sums;
-  int64_t sums_row;
-  bool accumulate;
+  int64_t sums_vector;
+  // What is asked of memory beforehand: units behind each step of a, of b. None if the count is 0.
+  const int64_t* a_ahead;
+  int64_t a_ahead_count, b_ahead;
 };
 
-inline constexpr int kMaxLaneRows = 6, kMaxLaneTaps = 12;
+// The most taps, of all rows, by vectors: accumulators and b fill 16 registers.
+inline constexpr int kMaxLaneRows = 6, kMaxLaneTaps[] = {0, 12, 7};
 
-// By [rows][taps]; nullptr where both together are too many.
+// By [vectors][rows][taps]; nullptr where all together are too many.
 struct LaneTapsFunctions {
-  void (*at[kMaxLaneRows + 1][kMaxLaneTaps + 1])(const LaneTaps&);
+  void (*at[3][kMaxLaneRows + 1][kMaxLaneTaps[1] + 1])(const LaneTaps&);
 };
 
-// Channels of one side repeated so that each lane has its own:
-//   to[plane*to_plane + i*lanes + lane] = from[i*from_step + index[lane] + plane]
+// Channels of one side repeated so that each lane of a vector has its own:
+//   to[plane*to_plane + i*to_step + lane] = from[i*from_step + index[lane] + plane]
 // Indices ascend. May read up to a vector behind the last position's channels.
 struct Spread {
   const void* from;
   int64_t from_step;
   const int32_t* index;
   void* to;
-  int64_t to_plane, planes, positions;
+  int64_t to_step, to_plane, planes, positions;
 };
 
 // A sum of rows, each shifted against the one before:

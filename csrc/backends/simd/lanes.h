@@ -18,98 +18,144 @@ constexpr int kLaneSums = 12;
 
 // ---- fprop, dgrad ------------------------------------------------------------------------------
 
-// With `adjacent` pixels their distance is a constant, and so all addresses are.
-template <class T, int pixels, bool adjacent>
-void lane_pixels(const LaneRow& row, const T* a, T* c) {
+// Into the first-level cache to be written, or the second to be read.
+template <bool write, class T, int pixels, int vectors>
+CONVTBW_INLINE void prefetch(const T* p, int64_t step) {
+#pragma GCC unroll 16
+  for (int i = 0; i < pixels; ++i)
+#pragma GCC unroll 16
+    for (int byte = 0; byte < vectors * kBytes; byte += 64)
+      __builtin_prefetch(p + i * step + byte / sizeof(T), write, write ? 3 : 2);
+}
+
+template <class T, int pixels, int vectors>
+void lane_pixels(const LaneRow& row, const T* a, const T* w, const T* start, T* c) {
   constexpr int n = kLanes<T>;
-  const int64_t step = adjacent ? n : row.a_step;
-  const T* w = static_cast<const T*>(row.w);
-  Vector<T> sums[pixels];
-  const Vector<T> start = load(static_cast<const T*>(row.start));
+  const int64_t a_step = row.a_step, c_step = row.c_step;
+  Vector<T> sums[pixels][vectors];
 #pragma GCC unroll 16
-  for (int i = 0; i < pixels; ++i) sums[i] = start;
-  for (const int64_t *tap = row.taps, *end = tap + row.tap_count; tap != end; ++tap, w += n) {
-    const T* const at = a + *tap;
-    const Vector<T> weight = load(w);
+  for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 16
-    for (int i = 0; i < pixels; ++i) sums[i] += load(at + i * step) * weight;
-  }
-  if (row.live == n) {
-#pragma GCC unroll 16
-    for (int i = 0; i < pixels; ++i) store(c + i * row.c_step, sums[i]);
-    return;
-  }
-  // The lanes behind the live ones belong to a neighbour.
-  T some[n];
+    for (int i = 0; i < pixels; ++i) sums[i][v] = load(start + v * n);
+  // A register for each pixel, or GCC adds the steps up for every tap.
+  const T* at[pixels];
 #pragma GCC unroll 16
   for (int i = 0; i < pixels; ++i) {
-    store(some, sums[i]);
-    for (int64_t j = 0; j < row.live; ++j) c[i * row.c_step + j] = some[j];
+    at[i] = a + i * a_step;
+    asm("" : "+r"(at[i]));
   }
+  for (int64_t i = 0; i < row.ahead_count; ++i)
+    prefetch<false, T, pixels, vectors>(a + row.ahead[i], a_step);
+  if (row.c_ahead) prefetch<true, T, pixels, vectors>(c + row.c_ahead, c_step);
+  for (const LaneTap *tap = row.taps, *end = tap + row.tap_count; tap != end; ++tap) {
+    Vector<T> weights[vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; ++v) weights[v] = load(w + tap->w + v * n);
+#pragma GCC unroll 16
+    for (int i = 0; i < pixels; ++i)
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) sums[i][v] += load(at[i] + tap->a + v * n) * weights[v];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < pixels; ++i)
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; ++v) store(c + i * c_step + v * n, sums[i][v]);
 }
 
 template <class T>
-using LanePixels = void (*)(const LaneRow&, const T*, T*);
+using LanePixels = void (*)(const LaneRow&, const T*, const T*, const T*, T*);
 
-template <class T, bool adjacent, int... pixels>
+// Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers.
+template <int vectors>
+constexpr int kMaxPixels = vectors == 1   ? 12
+                           : vectors == 2 ? 7
+                                          : 3;
+
+template <class T, int vectors, int... pixels>
 constexpr std::array<LanePixels<T>, sizeof...(pixels)> lane_pixels_by_count(
     std::integer_sequence<int, pixels...>) {
-  return {lane_pixels<T, pixels + 1, adjacent>...};
+  return {lane_pixels<T, pixels + 1, vectors>...};
 }
 
-template <class T, bool adjacent>
+// Functions for 1, 2, ... pixels.
+template <class T, int vectors>
 constexpr auto kLanePixels =
-    lane_pixels_by_count<T, adjacent>(std::make_integer_sequence<int, kLaneSums>());
+    lane_pixels_by_count<T, vectors>(std::make_integer_sequence<int, kMaxPixels<vectors>>());
 
+// All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
 template <class T>
 void lane_row(const LaneRow& row) {
-  const auto& by_count = row.a_step == kLanes<T> ? kLanePixels<T, true> : kLanePixels<T, false>;
-  const T* a = static_cast<const T*>(row.a);
-  T* c = static_cast<T*>(row.c);
-  int64_t left = row.pixels;
-  for (int64_t pieces = (left + kLaneSums - 1) / kLaneSums; pieces; --pieces) {
-    const int64_t pixels = left / pieces;  // even pieces: no short one at the end
-    by_count[pixels - 1](row, a, c);
-    a += pixels * row.a_step;
-    c += pixels * row.c_step;
-    left -= pixels;
+  constexpr int n = kLanes<T>;
+  const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
+    constexpr int64_t most = kMaxPixels<vectors>;
+    const T *a = static_cast<const T*>(row.a) + lane, *w = static_cast<const T*>(row.w) + lane,
+            *start = static_cast<const T*>(row.start) + lane;
+    T* c = static_cast<T*>(row.c) + lane;
+    int64_t left = row.pixels;
+    for (int64_t pieces = (left + most - 1) / most; pieces; --pieces) {
+      const int64_t pixels = left / pieces;  // even pieces: no short one at the end
+      kLanePixels<T, vectors>[pixels - 1](row, a, w, start, c);
+      a += pixels * row.a_step;
+      c += pixels * row.c_step;
+      left -= pixels;
+    }
+  };
+  for (int64_t lane = 0; lane < row.lanes;) {
+    const int64_t whole = (row.lanes - lane) / n;
+    if (whole >= 4 && row.pixels <= kMaxPixels<4>) {
+      run(std::integral_constant<int, 4>(), lane);
+      lane += 4 * n;
+    } else if (whole >= 2) {
+      run(std::integral_constant<int, 2>(), lane);
+      lane += 2 * n;
+    } else {
+      run(std::integral_constant<int, 1>(), whole ? lane : row.lanes - n);
+      lane += n;
+    }
   }
 }
 
 // ---- wgrad -------------------------------------------------------------------------------------
 
-template <class T, int rows, int taps>
+template <class T, int vectors, int rows, int taps>
 struct LaneSums {
-  Vector<T> sums[rows][taps];
+  Vector<T> sums[vectors][rows][taps];
 
-  CONVTBW_INLINE void step(const T* const (&a)[rows], const T* b) {
-    const Vector<T> right = load(b);
+  CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const T* b) {
+    Vector<T> right[vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int t = 0; t < taps; ++t) sums[r][t] += load(a[r] + t * kLanes<T>) * right;
+      for (int t = 0; t < taps; ++t)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v)
+          sums[v][r][t] += load(a[r] + t * a_tap + v * kLanes<T>) * right[v];
   }
 };
 
-template <class T, int rows, int taps>
+template <class T, int vectors, int rows, int taps>
 void lane_taps(const LaneTaps& call) {
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
   // must be many to hide their latency.
-  constexpr int sets = std::clamp(kLaneSums / (rows * taps), 1, 4);
-  LaneSums<T, rows, taps> sets_of[sets];
+  constexpr int sets = std::clamp(kLaneSums / (vectors * rows * taps), 1, 4);
+  LaneSums<T, vectors, rows, taps> sets_of[sets];
   T* const result = static_cast<T*>(call.sums);
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r)
+  for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 16
-    for (int t = 0; t < taps; ++t)
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int s = 0; s < sets; ++s) sets_of[s].sums[r][t] = Vector<T>{};
-  const int64_t a_step = call.a_step, b_step = call.b_step;
+      for (int t = 0; t < taps; ++t)
+#pragma GCC unroll 16
+        for (int s = 0; s < sets; ++s) sets_of[s].sums[v][r][t] = Vector<T>{};
+  const int64_t a_tap = call.a_tap, a_step = call.a_step, b_step = call.b_step;
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const T* a[rows];
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r) a[r] = static_cast<const T*>(call.a) + run->a + call.rows[r];
+    for (int r = 0; r < rows; ++r) a[r] = static_cast<const T*>(call.a) + run->a + call.rows[r].a;
     const T* b = static_cast<const T*>(call.b) + run->b;
     const auto next = [&] {
 #pragma GCC unroll 16
@@ -117,39 +163,56 @@ void lane_taps(const LaneTaps& call) {
       b += b_step;
     };
     int64_t left = run->steps;
+    if (call.a_ahead_count) {
+      for (; left > 0; --left, next()) {
+        for (int64_t i = 0; i < call.a_ahead_count; ++i)
+          __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
+        __builtin_prefetch(b + call.b_ahead, 0, 2);
+        sets_of[0].step(a, a_tap, b);
+      }
+    }
     for (; left >= sets; left -= sets) {
 #pragma GCC unroll 16
-      for (int s = 0; s < sets; ++s, next()) sets_of[s].step(a, b);
+      for (int s = 0; s < sets; ++s, next()) sets_of[s].step(a, a_tap, b);
     }
-    for (; left > 0; --left, next()) sets_of[0].step(a, b);
+    for (; left > 0; --left, next()) sets_of[0].step(a, a_tap, b);
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r)
+  for (int v = 0; v < vectors; ++v)
 #pragma GCC unroll 16
-    for (int t = 0; t < taps; ++t) {
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int s = 1; s < sets; ++s) sets_of[0].sums[r][t] += sets_of[s].sums[r][t];
-      T* const sum = result + r * call.sums_row + t * n;
-      store(sum, call.accumulate ? load(sum) + sets_of[0].sums[r][t] : sets_of[0].sums[r][t]);
-    }
+      for (int t = 0; t < taps; ++t) {
+#pragma GCC unroll 16
+        for (int s = 1; s < sets; ++s) sets_of[0].sums[v][r][t] += sets_of[s].sums[v][r][t];
+        T* const sum = result + v * call.sums_vector + call.rows[r].sums + t * n;
+        store(sum, load(sum) + sets_of[0].sums[v][r][t]);
+      }
 }
 
-template <class T, int rows, int... tap>
+template <class T, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[rows][tap + 1] = lane_taps<T, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<T, vectors, rows, tap + 1>), ...);
 }
 
-template <class T, int... row>
-constexpr LaneTapsFunctions lane_taps_functions(std::integer_sequence<int, row...>) {
-  LaneTapsFunctions result{};
-  (fill_lane_taps<T, row + 1>(result, std::make_integer_sequence<int, kLaneSums / (row + 1)>()),
+template <class T, int vectors, int... row>
+constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
+  (fill_lane_taps<T, vectors, row + 1>(
+       functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
+}
+
+template <class T>
+constexpr LaneTapsFunctions lane_taps_functions() {
+  LaneTapsFunctions result{};
+  constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
+  fill_lane_rows<T, 1>(result, rows);
+  fill_lane_rows<T, 2>(result, rows);
   return result;
 }
 
 template <class T>
-constexpr LaneTapsFunctions kLaneTaps =
-    lane_taps_functions<T>(std::make_integer_sequence<int, kMaxLaneRows>());
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<T>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 
@@ -163,11 +226,11 @@ void spread(const Spread& call) {
     const T* from = static_cast<const T*>(call.from) + plane;
     T* to = static_cast<T*>(call.to) + plane * call.to_plane;
     if (vectors == 1) {
-      for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += n)
+      for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += call.to_step)
         store(to, Vector<T>(__builtin_shuffle(load(from), index)));
       continue;
     }
-    for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += n) {
+    for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += call.to_step) {
       Vector<T> lanes = __builtin_shuffle(load(from), load(from + n), index);
       for (int v = 2; v < vectors; ++v)
         lanes = index >= v * n ? __builtin_shuffle(load(from + v * n), index) : lanes;
