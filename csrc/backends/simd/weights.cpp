@@ -45,6 +45,11 @@ class WeightsPlan : public Plan {
     int64_t units;  // of its sums
   };
 
+  // A block of lanes of a part, and where its sums lie among the part's.
+  struct PartBlock {
+    int64_t part, block, offset;
+  };
+
   void choose_roles();
   void choose_sizes();
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
@@ -71,6 +76,7 @@ class WeightsPlan : public Plan {
   int64_t max_panel_ = 0;
   BoxGrid grid_;
   std::vector<Part> parts_;
+  std::vector<PartBlock> part_blocks_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t part_units_ = 0, row_buffer_units_, lane_buffer_units_;
   int64_t run_count_, run_lists_;
@@ -88,9 +94,9 @@ WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
   choose_sizes();
   kernel = std::string("wgrad, ") + (lanes_on_y_ ? "y" : "x") + " in lanes" +
            (joined_ ? ", taps joined with channels" : "") + ", " + arithmetic.name;
-  bytes =
-      static_cast<int64_t>(sizeof(WeightsPlan) + parts_.size() * sizeof(Part) +
-                           panels_.size() * sizeof(RowPanel) + blocks_.size() * sizeof(LaneBlock));
+  bytes = static_cast<int64_t>(
+      sizeof(WeightsPlan) + parts_.size() * sizeof(Part) + part_blocks_.size() * sizeof(PartBlock) +
+      panels_.size() * sizeof(RowPanel) + blocks_.size() * sizeof(LaneBlock));
 }
 
 void WeightsPlan::choose_roles() {
@@ -249,6 +255,7 @@ void WeightsPlan::choose_sizes() {
                   0};
         int64_t part_lanes = 0;
         for (int64_t i = block; i < block + part.blocks; ++i) {
+          part_blocks_.push_back({static_cast<int64_t>(parts_.size()), i - block, part.units});
           part.units += block_units(part, blocks_[i]);
           part_lanes += int64_t{blocks_[i].vectors} * arithmetic_.lanes;
         }
@@ -539,16 +546,13 @@ void WeightsPlan::run(const Operands& operands) const {
               sums_of(part, chunk), local_scratch<char>(local_bytes_));
   });
   // Chunks are added in their order, whoever computed them.
-  parallel_for(problem_.threads, parts, [&](int64_t i) {
-    const Part& part = parts_[i];
-    int64_t offset = 0;
-    for (int64_t block = 0; block < part.blocks; ++block) {
-      const int64_t units = block_units(part, blocks_[part.first_block + block]);
-      char* const sums = sums_of(i, 0) + offset * unit();
-      add_chunks(problem_.dtype, sums, part_units_, chunks_, units);
-      finish(operands, part, block, sums);
-      offset += units;
-    }
+  parallel_for(problem_.threads, static_cast<int64_t>(part_blocks_.size()), [&](int64_t i) {
+    const PartBlock& block = part_blocks_[i];
+    const Part& part = parts_[block.part];
+    char* const sums = sums_of(block.part, 0) + block.offset * unit();
+    add_chunks(problem_.dtype, sums, part_units_, chunks_,
+               block_units(part, blocks_[part.first_block + block.block]));
+    finish(operands, part, block.block, sums);
   });
 }
 
