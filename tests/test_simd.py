@@ -179,6 +179,67 @@ def test_any_strides(target: str) -> None:
                         assert torch.equal(strided[name], plain[name]), (name, strides, q, dtype)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
+    """Rows of a tile and one more, odd numbers of channels, partial vectors, long sums."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for channels in (1, 2, 3, 8, 13, *range(16, 44)):
+            for other in (1, 7, 32):
+                for c, q in ((channels, other), (other, channels)):
+                    found += wrong((c, q), ((2, c, 7, 9), (q, c, 1, 1)), 1, 0, 1, dtype)
+        for pixels in (*range(1, 100), 511, 513, 1100):
+            found += wrong(pixels, ((2, 33, pixels), (27, 33, 1)), 1, 0, 1, dtype)
+        found += wrong("3-D", ((1, 20, 3, 5, 7), (40, 20, 1, 1, 1)), 1, 0, 1, dtype)
+        found += wrong("groups", ((3, 57, 6, 8), (66, 19, 1, 1)), 1, 0, 3, dtype)
+        found += wrong("long sums", ((2, 700, 4, 12), (650, 700, 1, 1)), 1, 0, 1, dtype)
+    assert not found
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_tap_adds_the_bias_of_each_group(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for groups, c, q, pixels in ((1, 95, 40, 64), (1, 96, 41, 79), (2, 33, 26, 700)):
+            x = integers(2, groups * c, pixels, dtype=dtype)
+            w = integers(groups * q, c, 1, dtype=dtype)
+            bias = integers(groups * q, dtype=dtype) + 1
+            found = torch_ops.convolution(
+                x,
+                w,
+                bias,
+                strides=[1],
+                pads_begin=[0],
+                pads_end=[0],
+                dilations=[1],
+                groups=groups,
+                data_format="NCX",
+                weights_format="OIX",
+            )
+            expected = torch.nn.functional.conv1d(
+                x.double(), w.double(), bias.double(), groups=groups
+            )
+            assert torch.equal(found.double(), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_tap_reads_any_strides(target: str) -> None:
+    with torch_ops.backends.use("simd", target):
+        for dtype in (torch.float32, torch.bfloat16):
+            memory = integers(9000, dtype=dtype)
+            # Strides of images and channels; every view ends where the memory does.
+            for batch, channel in ((1, 3), (0, 0), (3, 1), (0, 64), (4468, 68)):
+                for pixels in (64, 79):
+                    shape = (2, 35, pixels)
+                    offset = len(memory) - (batch + 34 * channel + pixels)
+                    x = memory.as_strided(shape, (batch, channel, 1), offset)
+                    w, y = integers(27, 35, 1, dtype=dtype), integers(2, 27, pixels, dtype=dtype)
+                    found, expected = partials(x, w, y, 1, 0), exact(x, w, y, 1, 0)
+                    for name in found:
+                        assert torch.equal(found[name].double(), expected[name]), (name, channel)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dimension", [0, 1, 2, 3])
 def test_strides_beyond_two_to_the_31(dimension: int, dtype: torch.dtype) -> None:
@@ -216,6 +277,7 @@ def restored_threads() -> Iterator[None]:
         Shape("strided", True, 3, 48, 24, (12, 12), 4, stride=2, padding=1),
         Shape("few", True, 4, 32, 3, (20, 20), 4, stride=2, padding=1),
         Shape("depthwise", False, 4, 40, 40, (30, 30), 5, padding=2, groups=40),
+        Shape("pointwise", False, 3, 40, 72, (24, 26), 1),
         Shape("many_weights", False, 2, 160, 160, (6, 6), 3, padding=1),
     ],
     ids=lambda shape: shape.name,
