@@ -1,6 +1,8 @@
 // fprop and dgrad of one tap with channels first: a GEMM whose rows are channels of the result and
 // whose lanes are pixels, so that neither tensor is transposed. Pixels of an image are copied into
-// blocks as wide as a tile; sums go straight to the result where it is of their type.
+// blocks as wide as a tile; sums go straight to the result where it is of their type. Tiles that
+// read the operand in place, a channel's vectors a plane apart, took 2 to 14 % longer with 64 or
+// more channels on 56x56; at best 9 % less, 32 or 64 channels with 16 lanes (Zen 4).
 #include <algorithm>
 
 #include "backends/simd/box_prefetch.h"
