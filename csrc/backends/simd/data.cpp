@@ -4,6 +4,7 @@
 // the register tile broadcasts straight from there: taps and channels are one contiguous run.
 // All phases (phases.h) share the buffer.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "backends/simd/edges.h"
@@ -55,8 +56,11 @@ class DataPlan : public Plan {
                    const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
                    const char* packed, const char* bias) const;
   const char* pack_bias(const void* bias, char* packed) const;
+  int64_t adjacent_taps(const BoxPhase& phase) const;
   void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
                     void* packed) const;
+  void pack_taps(const Chunk& chunk, const LaneBlock& block, const char* from, int64_t adjacent,
+                 char* to) const;
   void run_box(const Operands& operands, const Part& part, const BoxRange& box, const char* packed,
                const char* bias) const;
   void fill(const Part& part, const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride,
@@ -344,6 +348,20 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
   return runs;
 }
 
+// How many taps, from the first of each row on, are neighbours in the weights; negative where they
+// descend, 0 where they are apart.
+int64_t DataPlan::adjacent_taps(const BoxPhase& phase) const {
+  const auto step = [&](int a) { return phase.axes[a]->tap_step * problem_.w.axes[a - 1]; };
+  const int64_t direction = step(3);
+  if (std::abs(direction) != 1) return 0;
+  int64_t taps = phase.axes[3]->sliding.taps;
+  for (const int a : {2, 1}) {
+    if (phase.axes[a]->sliding.taps > 1 && step(a) != direction * taps) break;
+    taps *= phase.axes[a]->sliding.taps;
+  }
+  return direction * taps;
+}
+
 // [chunk][phase][block][tap][unit][lane]
 void DataPlan::pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
                             size_t index, void* packed) const {
@@ -353,16 +371,47 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
                         (part.group * problem_.w.group + chunk.first * w_in_) * bytes;
   char* to = static_cast<char*>(packed) +
              (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
+  // Where neither channels are contiguous, neighbouring taps are transposed: 0.3 ns an element
+  // instead of 2, an eighth of hifigan_up1's data gradient (Zen 4).
+  const int64_t adjacent = w_in_ == 1 || w_out_ == 1 ? 0 : adjacent_taps(phase);
+  const int64_t together = std::max<int64_t>(1, std::abs(adjacent));
   for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
     const LaneBlock& block = blocks_[i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+    int64_t count = 0;
     for_each_tap(phase, problem_.w, [&](int64_t tap) {
       const char* const from = w + (tap + block.lane * w_out_) * bytes;
-      pack_channel_rows(
-          arithmetic_, problem_.dtype,
-          {from, w_in_, w_out_, to, width, 1, chunk.channels, block.live, width - block.live});
-      to += chunk.units * width * unit();
+      char* const at = to + count * chunk.units * width * unit();
+      if (together == 1)
+        pack_channel_rows(
+            arithmetic_, problem_.dtype,
+            {from, w_in_, w_out_, at, width, 1, chunk.channels, block.live, width - block.live});
+      else if (count % together == 0)
+        pack_taps(chunk, block, from, adjacent, at);
+      ++count;
     });
+    to += count * chunk.units * width * unit();
+  }
+}
+
+// So many neighbouring taps, of all channels that are summed over.
+void DataPlan::pack_taps(const Chunk& chunk, const LaneBlock& block, const char* from,
+                         int64_t adjacent, char* to) const {
+  const int64_t width = int64_t{block.vectors} * arithmetic_.lanes, taps = std::abs(adjacent);
+  const int64_t bytes = element_bytes(problem_.dtype), channels = arithmetic_.pairs ? 2 : 1;
+  const int64_t tap = chunk.units * width;
+  Copy copy{from, 1, w_out_, to, tap, 1, taps, block.live, width - block.live};
+  copy.second = w_in_;
+  if (adjacent < 0) {
+    copy.from = from - (taps - 1) * bytes;
+    copy.to = to + (taps - 1) * tap * unit();
+    copy.to_row = -tap;
+  }
+  for (int64_t channel = 0; channel < chunk.channels; channel += channels) {
+    if (channel + channels > chunk.channels) copy.halves = Halves::first;
+    arithmetic_.pack[static_cast<int>(problem_.dtype)](copy);
+    copy.from = static_cast<const char*>(copy.from) + channels * w_in_ * bytes;
+    copy.to = static_cast<char*>(copy.to) + width * unit();
   }
 }
 
