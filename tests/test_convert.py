@@ -11,6 +11,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 import torch_ops
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 
 class WeightStandardized(nn.Conv2d):
     """A convolution that computes something else."""

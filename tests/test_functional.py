@@ -16,6 +16,9 @@ from torch import Tensor
 import torch_ops.functional as ours
 from torch_ops import backends
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 RANKS = (1, 2, 3)
 EXTENTS = (7, 5, 4)
 

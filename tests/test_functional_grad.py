@@ -11,6 +11,9 @@ from torch import Tensor
 
 import torch_ops.functional as ours
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 RANKS = (1, 2, 3)
 FAMILIES = ("conv", "conv_transpose")
 EXTENTS = (7, 6, 5)

@@ -17,6 +17,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 import torch_ops.nn
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 NAMES = torch_ops.nn.__all__
 every_module = pytest.mark.parametrize("name", NAMES)
 

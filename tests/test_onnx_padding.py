@@ -10,6 +10,9 @@ import torch
 
 import torch_ops.functional as ours
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 # extents, kernel, strides, dilations
 GEOMETRIES = [
     ((4,), (3,), (2,), (1,)),

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves
 import torch_ops.functional
 
 # Torch's own warnings: vmap's slow path, same padding with even kernels, complex values.
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Above the operators: once is enough.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.unforced]
 
 NAMES = [f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -16,6 +16,9 @@ import torch
 import torch_ops.functional as ours
 import torch_ops.nn
 
+# Above the operators: once is enough.
+pytestmark = pytest.mark.unforced
+
 
 def forward_size(size: int, window: int, stride: int, padding: str) -> int:
     """Extent of the convolution's output: https://www.tensorflow.org/api_docs/python/tf/nn."""

@@ -18,6 +18,10 @@ namespace convtbw::simd {
 
 namespace {
 
+// Weights in the order of torch.nn, whose taps are contiguous, are transposed tap by lane: 0.3 ns
+// an element instead of 2, up to an eighth of a data gradient from 512 to 256 channels (Zen 4).
+constexpr int64_t kMaxTransposedTaps = 64;
+
 class DataPlan : public Plan {
  public:
   DataPlan(const Problem& problem, const Arithmetic& arithmetic);
@@ -55,8 +59,8 @@ class DataPlan : public Plan {
                    const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
                    const char* packed, const char* bias) const;
   const char* pack_bias(const void* bias, char* packed) const;
-  void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk, size_t phase,
-                    void* packed) const;
+  void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
+                    const LaneBlock& block, void* packed) const;
   void run_box(const Operands& operands, const Part& part, const BoxRange& box, const char* packed,
                const char* bias) const;
   void fill(const Part& part, const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride,
@@ -88,6 +92,7 @@ class DataPlan : public Plan {
   Tensor out_;
   int64_t in_channels_, out_channels_;
   int64_t w_in_, w_out_;  // strides of the weights
+  bool taps_contiguous_;  // in the weights, where channels are not
   std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
@@ -105,6 +110,7 @@ class DataPlan : public Plan {
   int64_t buffer_units_, stage_units_, tile_list_;
   int64_t part_units_, bias_lanes_, workspace_units_;
   int64_t taps_;           // of all phases
+  int64_t all_taps_ = 1;   // of the weights
   int64_t weights_units_;  // packed weights for one lane
 };
 
@@ -117,6 +123,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
+      taps_contiguous_(w_in_ != 1 && w_out_ != 1),
       blocks_(lane_blocks(out_channels_, arithmetic.lanes, false)),
       axes_(phased_axes(problem)),
       packing_{&arithmetic,
@@ -242,9 +249,13 @@ void DataPlan::choose_sizes() {
   join_rows(packing_, grid_);
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
-  int64_t all_taps = 1;
-  for (const Axis& axis : problem_.geometry.axes) all_taps *= axis.k;
-  const int64_t lane_bytes = all_taps * (in_channels_ + 1) * unit();
+  for (int a = kMaxRank - 1; a >= 0; --a) {
+    const int64_t taps = problem_.geometry.axes[a].k;
+    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
+    all_taps_ *= taps;
+  }
+  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
+  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
   lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
   const int64_t wanted = ceil_div(kItems, box_count() * groups);
@@ -344,24 +355,44 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
   return runs;
 }
 
-// [chunk][phase][block][tap][unit][lane]
+// The packed weights of a block: [chunk][phase][block][tap][unit][lane].
 void DataPlan::pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
-                            size_t index, void* packed) const {
-  const BoxPhase& phase = phases_[index];
+                            const LaneBlock& block, void* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const char* const w = static_cast<const char*>(operands.data.w) +
-                        (part.group * problem_.w.group + chunk.first * w_in_) * bytes;
-  char* to = static_cast<char*>(packed) +
-             (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
-  for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
-    const LaneBlock& block = blocks_[i];
-    const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-    for_each_tap(phase, problem_.w, [&](int64_t tap) {
-      const char* const from = w + (tap + block.lane * w_out_) * bytes;
-      pack_channel_rows(
-          arithmetic_, problem_.dtype,
-          {from, w_in_, w_out_, to, width, 1, chunk.channels, block.live, width - block.live});
-      to += chunk.units * width * unit();
+  const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+  const char* const w =
+      static_cast<const char*>(operands.data.w) +
+      (part.group * problem_.w.group + chunk.first * w_in_ + block.lane * w_out_) * bytes;
+  // f(where a tap lies in w, where it goes)
+  const auto for_each_packed_tap = [&](const auto& f) {
+    for (const BoxPhase& phase : phases_) {
+      char* to = static_cast<char*>(packed) +
+                 (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit() +
+                 phase.taps * chunk.units * (block.lane - part.lane) * unit();
+      for_each_tap(phase, problem_.w, [&](int64_t tap) {
+        f(tap, to);
+        to += chunk.units * width * unit();
+      });
+    }
+  };
+  if (!taps_contiguous_)
+    return for_each_packed_tap([&](int64_t tap, char* to) {
+      pack_channel_rows(arithmetic_, problem_.dtype,
+                        {w + tap * bytes, w_in_, w_out_, to, width, 1, chunk.channels, block.live,
+                         width - block.live});
+    });
+
+  // All taps of a channel, transposed; then each to its place.
+  const int64_t channels = arithmetic_.pairs ? 2 : 1;
+  char* const tile = local_scratch<char>(kMaxTransposedTaps * width * unit());
+  Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
+  copy.second = w_in_;
+  for (int64_t i = 0; i < chunk.units; ++i) {
+    copy.from = w + i * channels * w_in_ * bytes;
+    if ((i + 1) * channels > chunk.channels) copy.halves = Halves::first;
+    arithmetic_.pack[static_cast<int>(problem_.dtype)](copy);
+    for_each_packed_tap([&](int64_t tap, char* to) {
+      std::memcpy(to + i * width * unit(), tile + tap * width * unit(), width * unit());
     });
   }
 }
@@ -508,18 +539,20 @@ void DataPlan::fill(const Part& part, const BoxRange& positions, char* c,
 }
 
 void DataPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(),
-                pieces = static_cast<int64_t>(chunks_.size() * phases_.size());
+  const int64_t boxes = grid_.boxes(), chunks = static_cast<int64_t>(chunks_.size());
   const int64_t parts = static_cast<int64_t>(parts_.size());
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
-    parallel_for(problem_.threads, count * pieces, [&](int64_t i) {
-      const int64_t part = i / pieces, phase = i % static_cast<int64_t>(phases_.size());
-      const Chunk& chunk = chunks_[i % pieces / static_cast<int64_t>(phases_.size())];
-      pack_weights(operands, parts_[first + part], chunk, phase, weights_of(part));
+    const int64_t blocks = parts_[first].blocks;  // the most of any part
+    parallel_for(problem_.threads, count * chunks * blocks, [&](int64_t i) {
+      const int64_t index = i / blocks / chunks, block = i % blocks;
+      const Part& part = parts_[first + index];
+      if (block < part.blocks)
+        pack_weights(operands, part, chunks_[i / blocks % chunks],
+                     blocks_[part.first_block + block], weights_of(index));
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const Part& part = parts_[first + i / boxes];
