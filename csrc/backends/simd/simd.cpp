@@ -94,7 +94,7 @@ bool few_channels(const Problem& p, int64_t lanes) {
 // lanes, with 8, bfloat16 with 16, with 8): 64 to 256 channels of 56x56 1.24, 1.30, 1.1 to 1.3,
 // 1.11; 256 to 64 1.26, 1.41, 1.7, 1.27; 64 to 32 of 32x32x32 1.4, 1.34, 1.6, 1.14; 512 to 512 of
 // 1000 1.01, 1.10, 1.12, 1.05; 1024 to 256 of 14x14 1.00, 1.10, 1.05, 1.03. Few channels gain
-// most, 3 to 64 1.65, 2.0, 1.4, 1.16. An image's last vector is what it loses: 0.8 to 0.98 for 49
+// most, 3 to 64 1.65, 2.0, 1.4, 1.16. An image's last vector is what it loses: 0.76 to 0.98 for 49
 // pixels, 0.85 to 1.08 for 100.
 bool pointwise_pixels(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
