@@ -198,25 +198,6 @@ int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const
   return rows * columns;
 }
 
-Stretch stretch(const Sliding& s, int64_t extent, int64_t u, int64_t end) {
-  const auto taps_of = [&](int64_t window) {
-    const int64_t first = s.first + window * s.stride;
-    const int64_t tap = std::clamp<int64_t>(ceil_div(-first, s.dilation), 0, s.taps);
-    return Stretch{0, tap, std::clamp(ceil_div(extent - first, s.dilation), tap, s.taps) - tap};
-  };
-  Stretch part = taps_of(u);
-  if (part.taps == s.taps) {
-    const int64_t span = s.first + (s.taps - 1) * s.dilation;
-    part.end = std::min(end, floor_div(extent - 1 - span, s.stride) + 1);
-    return part;
-  }
-  const auto alike = [&](const Stretch& other) {
-    return other.taps == part.taps && (other.tap == part.tap || part.taps == 0);
-  };
-  for (part.end = u + 1; part.end < end && alike(taps_of(part.end));) ++part.end;
-  return part;
-}
-
 LaneWeights::LaneWeights(const WeightsStrides& strides, Role lane_role, const LaneOrder& order)
     : piece_(order.group_lanes),
       group_(strides.group),

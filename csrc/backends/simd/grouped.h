@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/simd/box.h"
+#include "backends/simd/edges.h"
 #include "backends/simd/phases.h"
 #include "core/problem.h"
 
@@ -114,14 +115,6 @@ class LaneSide {
   std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
 };
 
-// Windows of an axis that meet the same taps.
-struct Stretch {
-  int64_t end, tap, taps;
-};
-
-// From window u on.
-Stretch stretch(const Sliding& sliding, int64_t extent, int64_t u, int64_t end);
-
 // The most positions that one window may meet anew and that are prefetched.
 inline constexpr int64_t kMaxAhead = 64;
 // How far along a line they are prefetched where there is but one.
@@ -164,16 +157,18 @@ void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor, bool
   Region region{windows, {}, {}};
   region.taps[0] = 1;
   const auto cut = [&](int a, const auto& next) {
-    for (int64_t u = windows.begin[a], end = u + windows.count[a]; u < end;) {
-      const Stretch part =
-          padded ? Stretch{end, 0, sliding[a].taps} : stretch(sliding[a], tensor.extent[a], u, end);
-      region.windows.begin[a] = u;
-      region.windows.count[a] = part.end - u;
-      region.tap[a] = part.tap;
-      region.taps[a] = part.taps;
+    const Range all{windows.begin[a], windows.begin[a] + windows.count[a]};
+    const auto part = [&](const Range& some, const Range& taps) {
+      region.windows.begin[a] = some.begin;
+      region.windows.count[a] = some.end - some.begin;
+      region.tap[a] = taps.begin;
+      region.taps[a] = taps.end - taps.begin;
       next();
-      u = part.end;
-    }
+    };
+    if (padded)
+      part(all, {0, sliding[a].taps});
+    else
+      for_each_edge(sliding[a], tensor.extent[a], all, part);
   };
   cut(1, [&] { cut(2, [&] { cut(3, [&] { f(region); }); }); });
 }
