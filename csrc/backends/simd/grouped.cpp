@@ -167,15 +167,22 @@ LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, cha
   const int64_t staging_units = staging_pitch(parts_);
   char* const staging = memory + order_.planes * positions_ * pitch * unit();
   LaneView view = pack(data, box, channels_of(range), staging_units, staging);
-  for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
-    const int32_t* const indices =
-        &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
-    int32_t index[64];
-    for (int64_t i = 0; i < parts_.width; ++i) index[i] = indices[i] - indices[0];
-    arithmetic_.spread({staging + indices[0] * unit(), staging_units, index,
-                        memory + parts_.lane(range, vector) * unit(), pitch, positions_ * pitch,
-                        order_.planes, positions_});
-  }
+  // So few positions at a time that they stay in the first-level cache: vectors are halves of its
+  // lines, and every plane reads the same channels (groups of 4, AVX2: 0.87 of the time).
+  constexpr int64_t kBytes = 16 << 10;
+  const int64_t bytes = (staging_units + order_.planes * pitch) * unit();
+  const int64_t most = std::max<int64_t>(8, kBytes / bytes);
+  for (int64_t first = 0; first < positions_; first += most)
+    for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
+      const int32_t* const indices =
+          &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
+      int32_t index[64];
+      for (int64_t i = 0; i < parts_.width; ++i) index[i] = indices[i] - indices[0];
+      arithmetic_.spread({staging + (first * staging_units + indices[0]) * unit(), staging_units,
+                          index, memory + (first * pitch + parts_.lane(range, vector)) * unit(),
+                          pitch, positions_ * pitch, order_.planes,
+                          std::min(most, positions_ - first)});
+    }
   for (int64_t& stride : view.stride) stride = stride / staging_units * pitch;
   view.data = memory + (view.data - staging) / staging_units * pitch;
   view.plane = positions_ * pitch;
