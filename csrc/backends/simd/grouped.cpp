@@ -41,11 +41,12 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 }  // namespace
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
-                   const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows)
+                   const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
+                   bool converted)
     : arithmetic_(arithmetic),
       order_(order),
       ways_(ways),
-      in_place_((tensor.dtype == Dtype::f32 || tensor.dtype == Dtype::f64) && !order.spread() &&
+      in_place_((converted || tensor.dtype == sum_dtype(tensor.dtype)) && !order.spread() &&
                 tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
                 !mostly_cut(tensor, ways, windows)),
       packing_{&arithmetic, tensor, {}},
@@ -161,7 +162,10 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
 LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, char* memory) const {
   const LaneParts::Range range = parts_.part(part);
   if (in_place_)
-    return {static_cast<const char*>(data) + range.begin * unit(), packing_.tensor.stride, {}, 0};
+    return {static_cast<const char*>(data) + range.begin * element_bytes(dtype()),
+            packing_.tensor.stride,
+            {},
+            0};
   const int64_t pitch = parts_.pitch();
   if (!order_.spread()) return pack(data, box, range, pitch, memory);
   const int64_t staging_units = staging_pitch(parts_);

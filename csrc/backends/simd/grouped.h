@@ -29,6 +29,8 @@ struct LaneOrder {
   int64_t first_channel(int64_t lane) const { return lane / group_lanes * planes; }
 };
 
+inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 
@@ -68,7 +70,7 @@ struct LaneParts {
 // Where the lanes of a part are in memory.
 struct LaneView {
   const char* data;         // lane 0 at position 0 of every axis, though that be elsewhere
-  PerAxis<int64_t> stride;  // units from one position to the next
+  PerAxis<int64_t> stride;  // from one position to the next, in units or, in place, elements
   PerAxis<int64_t> origin;  // of the windows: what positions are counted from
   int64_t plane;            // units from one plane to the next
 };
@@ -76,8 +78,11 @@ struct LaneView {
 // One side: boxes of windows as a LaneView.
 class LaneSide {
  public:
+  // `converted`: the dtype of elements that the kernel would read in place is another than that of
+  // sums, but it should.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
-           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows);
+           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
+           bool converted);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
 
@@ -89,6 +94,10 @@ class LaneSide {
   // Whether absent positions are zeros in memory. Otherwise they are not there.
   bool padded() const { return padded_; }
   bool in_place() const { return in_place_; }
+  // Of what a view is of.
+  Dtype dtype() const {
+    return in_place_ ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
+  }
   int64_t planes() const { return order_.planes; }
   int64_t memory_units() const { return memory_units_; }
 
@@ -102,7 +111,7 @@ class LaneSide {
   LaneView pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
                 int64_t pitch, char* memory) const;
   int64_t staging_pitch(const LaneParts& parts) const;
-  int64_t unit() const { return packing_.tensor.dtype == Dtype::f64 ? 8 : 4; }
+  int64_t unit() const { return element_bytes(sum_dtype(packing_.tensor.dtype)); }
 
   const Arithmetic& arithmetic_;
   const LaneOrder order_;
