@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/simd/box.h"
+#include "backends/simd/edges.h"
 #include "backends/simd/phases.h"
 #include "core/problem.h"
 
@@ -27,6 +28,8 @@ struct LaneOrder {
   bool spread() const { return planes > 1 || group_lanes > 1; }
   int64_t first_channel(int64_t lane) const { return lane / group_lanes * planes; }
 };
+
+inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
 
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
@@ -67,7 +70,7 @@ struct LaneParts {
 // Where the lanes of a part are in memory.
 struct LaneView {
   const char* data;         // lane 0 at position 0 of every axis, though that be elsewhere
-  PerAxis<int64_t> stride;  // units from one position to the next
+  PerAxis<int64_t> stride;  // from one position to the next, in units or, in place, elements
   PerAxis<int64_t> origin;  // of the windows: what positions are counted from
   int64_t plane;            // units from one plane to the next
 };
@@ -75,8 +78,11 @@ struct LaneView {
 // One side: boxes of windows as a LaneView.
 class LaneSide {
  public:
+  // `converted`: the dtype of elements that the kernel would read in place is another than that of
+  // sums, but it should.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
-           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows);
+           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
+           bool converted);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
 
@@ -88,6 +94,10 @@ class LaneSide {
   // Whether absent positions are zeros in memory. Otherwise they are not there.
   bool padded() const { return padded_; }
   bool in_place() const { return in_place_; }
+  // Of what a view is of.
+  Dtype dtype() const {
+    return in_place_ ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
+  }
   int64_t planes() const { return order_.planes; }
   int64_t memory_units() const { return memory_units_; }
 
@@ -101,7 +111,7 @@ class LaneSide {
   LaneView pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
                 int64_t pitch, char* memory) const;
   int64_t staging_pitch(const LaneParts& parts) const;
-  int64_t unit() const { return packing_.tensor.dtype == Dtype::f64 ? 8 : 4; }
+  int64_t unit() const { return element_bytes(sum_dtype(packing_.tensor.dtype)); }
 
   const Arithmetic& arithmetic_;
   const LaneOrder order_;
@@ -113,14 +123,6 @@ class LaneSide {
   int64_t positions_ = 0, memory_units_ = 0;
   std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
 };
-
-// Windows of an axis that meet the same taps.
-struct Stretch {
-  int64_t end, tap, taps;
-};
-
-// From window u on.
-Stretch stretch(const Sliding& sliding, int64_t extent, int64_t u, int64_t end);
 
 // The most positions that one window may meet anew and that are prefetched.
 inline constexpr int64_t kMaxAhead = 64;
@@ -164,16 +166,18 @@ void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor, bool
   Region region{windows, {}, {}};
   region.taps[0] = 1;
   const auto cut = [&](int a, const auto& next) {
-    for (int64_t u = windows.begin[a], end = u + windows.count[a]; u < end;) {
-      const Stretch part =
-          padded ? Stretch{end, 0, sliding[a].taps} : stretch(sliding[a], tensor.extent[a], u, end);
-      region.windows.begin[a] = u;
-      region.windows.count[a] = part.end - u;
-      region.tap[a] = part.tap;
-      region.taps[a] = part.taps;
+    const Range all{windows.begin[a], windows.begin[a] + windows.count[a]};
+    const auto part = [&](const Range& some, const Range& taps) {
+      region.windows.begin[a] = some.begin;
+      region.windows.count[a] = some.end - some.begin;
+      region.tap[a] = taps.begin;
+      region.taps[a] = taps.end - taps.begin;
       next();
-      u = part.end;
-    }
+    };
+    if (padded)
+      part(all, {0, sliding[a].taps});
+    else
+      for_each_edge(sliding[a], tensor.extent[a], all, part);
   };
   cut(1, [&] { cut(2, [&] { cut(3, [&] { f(region); }); }); });
 }

@@ -30,7 +30,8 @@ class GroupedWeightsPlan : public Plan {
   // One side of a box.
   struct Side {
     LaneView view;
-    PerAxis<int64_t> offset, window;  // units; of window 0, from one window to the next
+    int64_t bytes;                    // of a lane
+    PerAxis<int64_t> offset, window;  // lanes; of window 0, from one window to the next
 
     int64_t at(const PerAxis<int64_t>& u) const {
       int64_t sum = 0;
@@ -109,8 +110,9 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_tensor_(x_tensor(problem)),
       y_tensor_(y_tensor(problem)),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
-         grid_.extent),
-      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent),
+         grid_.extent, false),
+      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
+         true),
       weights_(problem.w, lane_role_, order_),
       tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
       taps_(tap_rows_ * problem.geometry.axes[2].k) {
@@ -154,7 +156,7 @@ void GroupedWeightsPlan::choose_sizes() {
 GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const void* data,
                                                   const BoxRange& box, int64_t part,
                                                   char* memory) const {
-  Side side{lanes.view(data, box, part, memory), {}, {}};
+  Side side{lanes.view(data, box, part, memory), element_bytes(lanes.dtype()), {}, {}};
   for (int a = 0; a < kBoxRank; ++a) {
     const Footing& footing = lanes.strips()[a].footings.front();
     side.offset[a] = footing.offset * side.view.stride[a];
@@ -203,6 +205,8 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
   const int64_t most_rows =
       std::min<int64_t>(kMaxLaneRows, most_taps / ceil_div(taps.row_taps, tap_pieces));
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
+  const int64_t b_ahead = call.b_ahead;
+  const LaneTapsFunctions& functions = arithmetic_.lane_taps[static_cast<int>(y_.dtype())];
   call.a_tap = taps.step;
   call.sums_vector = vector_sums_;
   for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
@@ -212,7 +216,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
       const int64_t lane = parts_.lane(lanes, vector);
       for (int64_t plane = 0; plane < order_.planes; ++plane) {
         const auto lane_of = [&](const Side& side) {
-          return side.view.data + (plane * side.view.plane + lane) * unit();
+          return side.view.data + (plane * side.view.plane + lane) * side.bytes;
         };
         call.b = lane_of(y);
         for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
@@ -223,7 +227,8 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
           // Once for each line of the cache.
           const bool ask = i + piece + plane == 0 && lane * unit() % 64 == 0;
           call.a_ahead_count = ask ? ahead_count : 0;
-          arithmetic_.lane_taps.at[together][rows][width](call);
+          call.b_ahead = ask ? b_ahead : 0;
+          functions.at[together][rows][width](call);
         }
       }
     }
@@ -252,13 +257,14 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
       call.b_step = y.window[along];
       int64_t ahead[kMaxAhead];
       call.a_ahead = ahead;
-      if (x_.in_place() && y_.in_place() && along == 3) {
+      if (y_.in_place() && along == 3) {
         const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
         PerAxis<Footing> footings;
         for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
-        call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
+        if (x_.in_place()) call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
         for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
-        call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
+        if (call.a_ahead_count || !x_.in_place())
+          call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
       }
       const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
       int64_t steps = 0;

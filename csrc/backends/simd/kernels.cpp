@@ -47,7 +47,7 @@ extern constinit const Arithmetic kPairs{
     {nullptr, copy_elements_of<bfloat16, float>},
     {nullptr, copy_elements_of<float, bfloat16>},
     shifted_sum<float>,
-    nullptr,
+    {},
     {},
     nullptr,
 };
@@ -56,6 +56,15 @@ extern constinit const Arithmetic kPairs{
 #ifndef CONVTBW_PAIRS_ALONE
 
 namespace {
+
+// For every tap, where that is no more than an instruction. Otherwise a copy converts once: 5x5 of
+// bfloat16 in 0.80 ms instead of 0.91 (28x28, AVX2).
+constexpr auto converting_row() -> void (*)(const LaneRow&) {
+  if constexpr (kConvertsFloat16)
+    return lane_row<float16, float16>;
+  else
+    return nullptr;
+}
 
 constinit const Arithmetic kF32{
     "f32",
@@ -69,8 +78,10 @@ constinit const Arithmetic kF32{
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
      copy_elements_of<float, float16>, nullptr},
     shifted_sum<float>,
-    lane_row<float>,
-    kLaneTaps<float>,
+    {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
+     {},
+     {nullptr, nullptr, converting_row()}},
+    {kLaneTaps<float>, kLaneTaps<bfloat16>, kLaneTaps<float16>},
     spread<float>,
 };
 
@@ -83,8 +94,8 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     shifted_sum<double>,
-    lane_row<double>,
-    kLaneTaps<double>,
+    {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
+    {{}, {}, {}, kLaneTaps<double>},
     spread<double>,
 };
 

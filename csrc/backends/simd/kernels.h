@@ -63,6 +63,7 @@ struct LaneTap {
 // Results whose windows meet the same taps.
 //   c[i*c_step + lane] = start[lane] + sum over t of
 //     a[taps[t].a + i*a_step + lane] * w[taps[t].w + lane]
+// Units of w and start; of a and c elements of a tensor, if they lie in one.
 struct LaneRow {
   const void *a, *w;
   const LaneTap* taps;
@@ -82,8 +83,8 @@ struct LaneTapRow {
   int64_t a, sums;
 };
 
-// Sums over runs of pixels of one or two vectors of lanes, for some rows of taps that are at a
-// constant distance in each row.
+// Sums over runs of pixels, elements of a tensor if b lies in one, of one or two vectors of lanes,
+// for some rows of taps that are at a constant distance in each row.
 //   sums[v*sums_vector + rows[r].sums + t*vector + lane] += sum over runs and their steps i of
 //     a[run.a + rows[r].a + t*a_tap + i*a_step + v*vector + lane] * b[run.b + i*b_step + v*vector +
 //     lane]
@@ -95,7 +96,7 @@ struct LaneTaps {
   int64_t a_tap, a_step, b_step;
   void* sums;
   int64_t sums_vector;
-  // What is asked of memory beforehand: units behind each step of a, of b. None if the count is 0.
+  // What is asked of memory beforehand: units behind each step of a, of b. None if b's are 0.
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
 };
@@ -164,8 +165,8 @@ struct Arithmetic {
   CopyFunction unpack[4];  // sums to elements
   void (*shifted_sum)(const ShiftedSum&);
   // Not for pairs.
-  void (*lane_row)(const LaneRow&);
-  LaneTapsFunctions lane_taps;
+  void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
+  LaneTapsFunctions lane_taps[4];          // by Dtype of b
   void (*spread)(const Spread&);
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "backends/simd/kernels.h"
@@ -18,18 +19,24 @@ constexpr int kLaneSums = 12;
 
 // ---- fprop, dgrad ------------------------------------------------------------------------------
 
+// What elements are summed in.
+template <class Element>
+using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
 // Into the first-level cache to be written, or the second to be read.
-template <bool write, class T, int pixels, int vectors>
-CONVTBW_INLINE void prefetch(const T* p, int64_t step) {
+template <bool write, int pixels, int lanes, class Element>
+CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
+  constexpr int line = 64 / sizeof(Element);
 #pragma GCC unroll 16
   for (int i = 0; i < pixels; ++i)
 #pragma GCC unroll 16
-    for (int byte = 0; byte < vectors * kBytes; byte += 64)
-      __builtin_prefetch(p + i * step + byte / sizeof(T), write, write ? 3 : 2);
+    for (int lane = 0; lane < lanes; lane += line)
+      __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
-template <class T, int pixels, int vectors>
-void lane_pixels(const LaneRow& row, const T* a, const T* w, const T* start, T* c) {
+// Elements are converted where they are loaded and stored.
+template <class From, class To, int pixels, int vectors, class T = SumOf<To>>
+void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   constexpr int n = kLanes<T>;
   const int64_t a_step = row.a_step, c_step = row.c_step;
   Vector<T> sums[pixels][vectors];
@@ -38,15 +45,15 @@ void lane_pixels(const LaneRow& row, const T* a, const T* w, const T* start, T* 
 #pragma GCC unroll 16
     for (int i = 0; i < pixels; ++i) sums[i][v] = load(start + v * n);
   // A register for each pixel, or GCC adds the steps up for every tap.
-  const T* at[pixels];
+  const From* at[pixels];
 #pragma GCC unroll 16
   for (int i = 0; i < pixels; ++i) {
     at[i] = a + i * a_step;
     asm("" : "+r"(at[i]));
   }
   for (int64_t i = 0; i < row.ahead_count; ++i)
-    prefetch<false, T, pixels, vectors>(a + row.ahead[i], a_step);
-  if (row.c_ahead) prefetch<true, T, pixels, vectors>(c + row.c_ahead, c_step);
+    prefetch<false, pixels, vectors * n>(a + row.ahead[i], a_step);
+  if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
   for (const LaneTap *tap = row.taps, *end = tap + row.tap_count; tap != end; ++tap) {
     Vector<T> weights[vectors];
 #pragma GCC unroll 16
@@ -62,8 +69,8 @@ void lane_pixels(const LaneRow& row, const T* a, const T* w, const T* start, T* 
     for (int v = 0; v < vectors; ++v) store(c + i * c_step + v * n, sums[i][v]);
 }
 
-template <class T>
-using LanePixels = void (*)(const LaneRow&, const T*, const T*, const T*, T*);
+template <class From, class To, class T = SumOf<To>>
+using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*);
 
 // Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers.
 template <int vectors>
@@ -71,30 +78,32 @@ constexpr int kMaxPixels = vectors == 1   ? 12
                            : vectors == 2 ? 7
                                           : 3;
 
-template <class T, int vectors, int... pixels>
-constexpr std::array<LanePixels<T>, sizeof...(pixels)> lane_pixels_by_count(
+template <class From, class To, int vectors, int... pixels>
+constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
     std::integer_sequence<int, pixels...>) {
-  return {lane_pixels<T, pixels + 1, vectors>...};
+  return {lane_pixels<From, To, pixels + 1, vectors>...};
 }
 
 // Functions for 1, 2, ... pixels.
-template <class T, int vectors>
+template <class From, class To, int vectors>
 constexpr auto kLanePixels =
-    lane_pixels_by_count<T, vectors>(std::make_integer_sequence<int, kMaxPixels<vectors>>());
+    lane_pixels_by_count<From, To, vectors>(std::make_integer_sequence<int, kMaxPixels<vectors>>());
 
 // All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
-template <class T>
+template <class From, class To>
 void lane_row(const LaneRow& row) {
+  using T = SumOf<To>;
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
     constexpr int64_t most = kMaxPixels<vectors>;
-    const T *a = static_cast<const T*>(row.a) + lane, *w = static_cast<const T*>(row.w) + lane,
+    const From* a = static_cast<const From*>(row.a) + lane;
+    const T *w = static_cast<const T*>(row.w) + lane,
             *start = static_cast<const T*>(row.start) + lane;
-    T* c = static_cast<T*>(row.c) + lane;
+    To* c = static_cast<To*>(row.c) + lane;
     int64_t left = row.pixels;
     for (int64_t pieces = (left + most - 1) / most; pieces; --pieces) {
       const int64_t pixels = left / pieces;  // even pieces: no short one at the end
-      kLanePixels<T, vectors>[pixels - 1](row, a, w, start, c);
+      kLanePixels<From, To, vectors>[pixels - 1](row, a, w, start, c);
       a += pixels * row.a_step;
       c += pixels * row.c_step;
       left -= pixels;
@@ -121,7 +130,8 @@ template <class T, int vectors, int rows, int taps>
 struct LaneSums {
   Vector<T> sums[vectors][rows][taps];
 
-  CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const T* b) {
+  template <class B>
+  CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const B* b) {
     Vector<T> right[vectors];
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
@@ -135,7 +145,7 @@ struct LaneSums {
   }
 };
 
-template <class T, int vectors, int rows, int taps>
+template <class B, int vectors, int rows, int taps, class T = SumOf<B>>
 void lane_taps(const LaneTaps& call) {
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
@@ -156,14 +166,14 @@ void lane_taps(const LaneTaps& call) {
     const T* a[rows];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) a[r] = static_cast<const T*>(call.a) + run->a + call.rows[r].a;
-    const T* b = static_cast<const T*>(call.b) + run->b;
+    const B* b = static_cast<const B*>(call.b) + run->b;
     const auto next = [&] {
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) a[r] += a_step;
       b += b_step;
     };
     int64_t left = run->steps;
-    if (call.a_ahead_count) {
+    if (call.b_ahead) {
       for (; left > 0; --left, next()) {
         for (int64_t i = 0; i < call.a_ahead_count; ++i)
           __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
@@ -190,29 +200,29 @@ void lane_taps(const LaneTaps& call) {
       }
 }
 
-template <class T, int vectors, int rows, int... tap>
+template <class B, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[vectors][rows][tap + 1] = lane_taps<T, vectors, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<B, vectors, rows, tap + 1>), ...);
 }
 
-template <class T, int vectors, int... row>
+template <class B, int vectors, int... row>
 constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
-  (fill_lane_taps<T, vectors, row + 1>(
+  (fill_lane_taps<B, vectors, row + 1>(
        functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
 }
 
-template <class T>
+template <class B>
 constexpr LaneTapsFunctions lane_taps_functions() {
   LaneTapsFunctions result{};
   constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
-  fill_lane_rows<T, 1>(result, rows);
-  fill_lane_rows<T, 2>(result, rows);
+  fill_lane_rows<B, 1>(result, rows);
+  fill_lane_rows<B, 2>(result, rows);
   return result;
 }
 
-template <class T>
-constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<T>();
+template <class B>
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<B>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 
