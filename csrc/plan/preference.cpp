@@ -43,30 +43,43 @@ bool suits_depthwise_kernels(const Problem& p) {
   return taps(rows) * taps(columns) <= 25 || g.groups < 32;
 }
 
+// Weights gradient of few taps for few channels, where sixteen lanes wait for copies. Times of simd
+// over oneDNN, AVX-512 kernels of both on Zen 4, 3 channels, k4 s2: 1.25 to 1.35 (k7 s2 0.9 to 1.0;
+// AVX2 kernels 0.9).
+bool suits_few_channels_kernels(const Problem& p) {
+  static const bool avx512 = __builtin_cpu_supports("avx512bw");
+  const Geometry& g = p.geometry;
+  return avx512 && p.wanted == Role::w && g.rank == 2 && g.x_channels < 4 &&
+         g.axes[1].k * g.axes[2].k <= 16;
+}
+
 // Dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
 // simple as its best kernels need. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, two
 // threads:
-// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5 (larger
-// kernels
-//   and 3-D 0.8 to 0.9); in 1-D, channels first, k16 s8 1.6; but with few channels of y, which fill
-//   no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to 1.5 from 5 channels on (one
-//   thread);
+// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5; but 0.5
+// to
+//   1.0 where windows do not overlap (k2 s2), 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9
+//   for larger kernels and in 3-D; in 1-D, channels first, k16 s8 1.6; with few channels of y,
+//   which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to 1.5 from 5 channels on;
 // - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
-// channels
-//   0.5);
+//   channels 0.5);
 // - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8).
 bool suits_dense_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (p.dtype != Dtype::f32 || g.groups != 1) return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const bool channels_last = p.x.channel == 1;
-  const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
-  if (p.wanted == Role::y && few_channels && g.rank == 2)
-    return channels_last && rows.k == 1 && columns.k == 1 && g.y_channels > 4;
-  if (p.wanted == Role::y)
-    return g.rank == 2 ? rows.k <= 5 && columns.k <= 5 : g.rank == 1 && !channels_last;
+  const bool channels_last = p.x.channel == 1, one_tap = rows.k == 1 && columns.k == 1;
+  if (p.wanted == Role::y) {
+    if (g.rank != 2) return g.rank == 1 && !channels_last;
+    const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
+    if (few_channels) return channels_last && one_tap && g.y_channels > 4;
+    if (one_tap) return channels_last;
+    const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
+    return rows.k <= 5 && columns.k <= 5 && !apart;
+  }
+  if (suits_few_channels_kernels(p)) return true;
   if (g.rank != 2 || !channels_last) return false;
-  if (p.wanted == Role::w) return rows.k == 1 && columns.k == 1;
+  if (p.wanted == Role::w) return one_tap;
   return rows.stride == 1 && columns.stride == 1 && std::min(g.x_channels, g.y_channels) >= 16;
 }
 
