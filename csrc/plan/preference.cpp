@@ -56,11 +56,11 @@ bool suits_few_channels_kernels(const Problem& p) {
 // Dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
 // simple as its best kernels need. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, two
 // threads:
-// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5; but 0.5
-// to
-//   1.0 where windows do not overlap (k2 s2), 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9
-//   for larger kernels and in 3-D; in 1-D, channels first, k16 s8 1.6; with few channels of y,
-//   which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to 1.5 from 5 channels on;
+// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5; but where
+//   windows do not overlap (k2 s2) 0.5 to 0.95 with 64 channels of x, 1.05 to 1.1 with 256; 0.8 to
+//   0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels and in 3-D; in 1-D, channels
+//   first, k16 s8 1.6; with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap,
+//   channels last, 1.2 to 1.5 from 5 channels on;
 // - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
 //   channels 0.5);
 // - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8).
@@ -75,7 +75,7 @@ bool suits_dense_kernels(const Problem& p) {
     if (few_channels) return channels_last && one_tap && g.y_channels > 4;
     if (one_tap) return channels_last;
     const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
-    return rows.k <= 5 && columns.k <= 5 && !apart;
+    return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
   }
   if (suits_few_channels_kernels(p)) return true;
   if (g.rank != 2 || !channels_last) return false;
