@@ -87,7 +87,7 @@ struct Packing {
 
 // Makes rows that follow each other without a gap, in the source and in every box's buffer, one
 // row: its windows are those of the axis before. Copies of rows of 32 take 2 to 4 times as long as
-// those of 256, an element, where planes lie 4 KB apart (Zen 4). `extent`, `size`: of the boxes.
+// those of 256, an element, where planes lie 4 KB apart (Zen 4).
 void join_rows(Packing& packing, const BoxGrid& grid);
 
 // Packs a matrix of weights whose rows are the channels that are summed over; where the arithmetic
