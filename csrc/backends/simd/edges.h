@@ -27,9 +27,7 @@ void for_each_edge(const Sliding& s, int64_t extent, const Range& windows, const
     if (taps.begin == 0 && taps.end == s.taps)
       end = std::clamp(last_whole + 1, end, windows.end);
     else
-      while (end < windows.end && present_taps(s, extent, end).begin == taps.begin &&
-             present_taps(s, extent, end).end == taps.end)
-        ++end;
+      while (end < windows.end && present_taps(s, extent, end) == taps) ++end;
     f(Range{begin, end}, taps);
   }
 }
