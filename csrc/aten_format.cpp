@@ -15,7 +15,7 @@ ConvBackend torchs_backend(const AtenConvolution& c) {
       c10::fromIntArrayRefSlow(c.output_padding), c.groups, std::nullopt);
 }
 
-// Kernels of torch that know no groups, and take copies of their operands in the chosen format.
+// Torch calls these kernels for one group at a time and joins the results.
 bool knows_no_groups(ConvBackend backend) {
   switch (backend) {
     case ConvBackend::Slow2d:
@@ -55,7 +55,7 @@ bool uses_torchs_onednn(const AtenConvolution& convolution) {
 AtenFormat::AtenFormat(const AtenConvolution& convolution) : convolution_(convolution) {
   const auto &input = convolution.input, &weight = convolution.weight;
   // No kernel of torch makes a channels_last result of contiguous tensors. That is also the answer
-  // in 1-D, where torch makes the input contiguous first. (Choosing a kernel costs 0.5 us.)
+  // in 1-D, where torch makes the input contiguous first.
   const auto is_channels_last = [](const at::Tensor& tensor) {
     return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
   };
@@ -66,8 +66,8 @@ AtenFormat::AtenFormat(const AtenConvolution& convolution) : convolution_(convol
   format_ = at::native::_determine_backend_memory_format(
       input.dim() == 3 ? as_2d(input.contiguous()) : input, as_2d(weight), backend);
   if (format_ == at::MemoryFormat::Contiguous) return;
-  copies_weight_ = knows_no_groups(backend);
-  by_group_ = copies_weight_ && convolution.groups > 1;
+  by_group_ = knows_no_groups(backend) && convolution.groups > 1;
+  as_weight_ = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
 }
 
 // Where extents of 1 leave a tensor both contiguous and channels_last, what torch makes of it is
@@ -84,20 +84,20 @@ at::Tensor AtenFormat::empty_data(at::IntArrayRef sizes, const at::TensorOptions
 }
 
 at::Tensor AtenFormat::empty_weight(const at::TensorOptions& options) const {
-  const at::IntArrayRef sizes = convolution_.weight.sizes();
+  if (format_ == at::MemoryFormat::Contiguous)
+    return at::empty(convolution_.weight.sizes(), options);
   at::MemoryFormat format = format_;
-  if (copies_weight_) {
-    const at::Tensor weight = as_2d(convolution_.weight);
+  const at::Tensor weight = as_2d(convolution_.weight);
+  if (as_weight_)
     format = weight.is_contiguous(format_)
                  ? weight.suggest_memory_format()
                  : without_memory(weight.sizes(), format_).suggest_memory_format();
-    if (by_group_) {
-      std::vector<int64_t> part = weight.sizes().vec();
-      part[0] /= convolution_.groups;
-      format = without_memory(part, format).suggest_memory_format();
-    }
+  if (by_group_) {
+    std::vector<int64_t> part = weight.sizes().vec();
+    part[0] /= convolution_.groups;
+    format = without_memory(part, format).suggest_memory_format();
   }
-  return empty(sizes, options, format);
+  return empty(convolution_.weight.sizes(), options, format);
 }
 
 }  // namespace convtbw

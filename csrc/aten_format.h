@@ -32,8 +32,8 @@ class AtenFormat {
  private:
   const AtenConvolution& convolution_;
   at::MemoryFormat format_ = at::MemoryFormat::Contiguous;
-  bool by_group_ = false;       // torch computes group by group and joins the results
-  bool copies_weight_ = false;  // a weights gradient has the strides of torch's copy of the weights
+  bool by_group_ = false;   // torch computes group by group and joins the results
+  bool as_weight_ = false;  // the weights' gradient is allocated like torch's copy of the weights
 };
 
 }  // namespace convtbw

@@ -36,8 +36,8 @@ def enable() -> None:
     From now on ``aten::convolution`` and ``aten::convolution_backward`` on CPU, which all of
     ``torch.nn.Conv*``, ``torch.nn.functional.conv*`` and their autograd call, are served by the
     planner; :func:`torch_ops.backends.explain` tells how. Results have the shape, dtype and strides
-    of torch's. What is not float32, bfloat16 or float16 is left to torch, and so is what torch's own
-    kernels suit best. Calling it again has no effect.
+    of torch's. What is not float32, bfloat16 or float16 is left to torch, and so is what suits its
+    own kernels best. Calling it again has no effect.
     """
     _update(on=True)
 
