@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "aten_format.h"
+#include "aten_preference.h"
 #include "control.h"
 #include "ops.h"
 
@@ -110,8 +111,7 @@ at::Tensor computed_here(const AtenConvolution& c, const AtenFormat& format, con
                                 ? format.empty_weight(options)
                                 : format.empty_data(resolved->result, options);
   const Problem problem = problem_of(call, *resolved, result);
-  // Torch's oneDNN is newer than ours and already in the process.
-  if (prefers_onednn(problem) && uses_torchs_onednn(c)) {
+  if (suits_torch(c, problem)) {
     why = "torch's own oneDNN suits the problem best";
     return {};
   }

@@ -264,10 +264,10 @@ std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op
   return choose_by_rules(problem, selected, op);
 }
 
-bool prefers_onednn(const Problem& problem) {
+bool rules_choose(const Problem& problem) {
   const Selection& selected = selection();
   return !selected.backend && selected.target.empty() && !problem.deterministic &&
-         !is_timed(problem, selected) && preference(problem).front()->name == "onednn";
+         !is_timed(problem, selected);
 }
 
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,

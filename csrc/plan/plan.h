@@ -25,9 +25,9 @@ struct Choice {
 // say. Throws, with `op` in the message, when a forced backend declines.
 std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op);
 
-// Whether the rules put oneDNN first, where they choose: nothing is forced or timed, and results
-// may depend on the number of threads.
-bool prefers_onednn(const Problem& problem);
+// Whether rules choose and may choose freely: nothing is forced or timed, and results may depend on
+// the number of threads.
+bool rules_choose(const Problem& problem);
 
 // Serves a call: chooses and runs. Throws as `choose` does.
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,
