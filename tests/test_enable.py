@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import ModuleInfo, module_db
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -23,6 +24,7 @@ from torch_ops.backends import explain, last_used
 pytestmark = [pytest.mark.unforced, pytest.mark.filterwarnings("ignore")]
 
 aten = torch.ops.aten
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 OPERATORS = ("aten::convolution", "aten::convolution_backward")
 
 
@@ -142,6 +144,27 @@ def test_torchs_errors(name: str) -> None:
         sample = error.sample_input
         with torch_ops.enabled(), pytest.raises(error.error_type, match=error.error_regex):
             op(sample.input, *sample.args, **sample.kwargs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "info", [info for info in module_db if "Conv" in info.name], ids=lambda info: info.name
+)
+def test_torchs_modules(info: ModuleInfo, dtype: torch.dtype) -> None:
+    for sample in info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=True
+    ):
+        made = sample.constructor_input
+        module = info.module_cls(*made.args, **made.kwargs, dtype=dtype)
+        args, kwargs = sample.forward_input.args, sample.forward_input.kwargs
+        module(*args, **kwargs)  # lazy modules get their weights
+
+        def run(module=module, args=args, kwargs=kwargs) -> list[Tensor]:
+            y = module(*args, **kwargs)
+            leaves = [*module.parameters(), *(x for x in args if x.requires_grad)]
+            return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+
+        assert_same(*on_and_off(run), **CLOSE)
 
 
 def test_what_is_left_to_torch() -> None:
@@ -279,9 +302,6 @@ def model_and_input(rank: int, last: bool) -> tuple[nn.Module, Tensor]:
 def step(model: Callable[[Tensor], Tensor], parameters: list[Tensor], x: Tensor) -> list[Tensor]:
     y = model(x)
     return [y.detach(), *torch.autograd.grad(y.square().sum(), parameters)]
-
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -431,6 +451,10 @@ def test_explain() -> None:
         report = explain(aten.convolution_backward, y, x, w, [6], *rest, mask)
         assert (report.backend, report.op) == ("simd", "aten::convolution_backward")
         assert contraction in report.kernel
+    with pytest.raises(RuntimeError, match="output_mask"):
+        explain(aten.convolution_backward, y, x, w, [6], *rest, [False, False, True])
+    with pytest.raises(ValueError, match="no operator named 'add'"):
+        explain(aten.add, x, x)
     report = explain(aten.convolution, x.double(), w.double(), None, *rest)
     assert report.backend == "torch"
     assert "float32, bfloat16 or float16" in report.declined["simd"]

@@ -184,6 +184,8 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         report = _native.explain_end()
     backend, target, kernel, names, reasons, flops, workspace, reorders, reading, threads = report
     if not backend:
+        if name == "aten::convolution_backward":
+            raise RuntimeError(f"{name}: explain needs an output_mask with input or weight")
         raise RuntimeError(f"convtbw::{name}: explain needs cpu tensors that hold data")
     return Explanation(
         op=name,
@@ -210,7 +212,7 @@ def _explainable(op: str | Any) -> tuple[str, Any]:
     if name.startswith("aten::"):
         space, plain = "convtbw_aten", name.removeprefix("aten::")
     if f"{space}::{plain}" not in torch._C._dispatch_get_all_op_names():
-        raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")
+        raise ValueError(f"no operator named {plain!r} in torch.ops.{space}")
     return name, getattr(getattr(torch.ops, space), plain)
 
 
