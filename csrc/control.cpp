@@ -1,6 +1,7 @@
 #include "control.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -62,6 +63,9 @@ Report explain_end() {
   explaining_here = false;
   const std::optional<Explanation> found = std::exchange(explanation_here, std::nullopt);
   if (!found) return {};
+  if (!found->choice)
+    return {"torch", "", "aten", available(), Strings(backends().size(), found->why_torch),
+            0,       0,  {},     "",          at::get_num_threads()};
   const Choice& choice = *found->choice;
   Strings names, reasons;
   for (const auto& [name, reason] : choice.declined) {
@@ -97,7 +101,9 @@ void explain(Explanation explanation) {
   // The first: a call on dual tensors plans its tangents too.
   if (!explanation_here) explanation_here = std::move(explanation);
 }
+void explain_torch(const char* why) { explain({nullptr, {}, {}, {}, why}); }
 void ran(const Choice& choice) { last_used_here = choice.backend->name; }
+void ran_in_torch() { last_used_here = "torch"; }
 
 }  // namespace convtbw
 

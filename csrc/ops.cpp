@@ -1,11 +1,12 @@
-// The CPU key: a call in the caller's words -> roles and integers -> plan -> run.
+// The CPU key.
+#include "ops.h"
+
 #include <ATen/Parallel.h>
 #include <sys/mman.h>
 
 #include "control.h"
 #include "core/parallel.h"
 #include "plan/plan.h"
-#include "validate.h"
 
 namespace convtbw {
 
@@ -72,21 +73,29 @@ void ask_for_huge_pages(const at::Tensor& result) {
 #endif
 }
 
-at::Tensor run(const Call& call) {
-  const Sizes<int64_t> shape =
-      call.shape_tensor ? shape_tensor_values(call) : concrete(shape_attribute(call));
-  const Resolved<int64_t> resolved = resolve<int64_t>(call, shape);
-  // A call that is only explained gets a result without memory.
-  const at::Tensor result =
-      at::empty(resolved.result, call.first.options().device(explaining() ? at::kMeta : at::kCPU),
-                result_memory_format(call, resolved.data));
-  const at::Tensor bias = call.bias ? call.bias->contiguous() : at::Tensor();
-
+PerRole<const at::Tensor*> tensors_of(const Call& call, const at::Tensor& result) {
   PerRole<const at::Tensor*> tensors;
   tensors[call.op.first] = &call.first;
   tensors[call.op.second] = &call.second;
   tensors[call.op.result] = &result;
+  return tensors;
+}
 
+at::Tensor run(const Call& call) {
+  const Sizes<int64_t> shape =
+      call.shape_tensor ? shape_tensor_values(call) : concrete(shape_attribute(call));
+  const Resolved<int64_t> resolved = resolve<int64_t>(call, shape);
+  const at::Tensor result =
+      at::empty(resolved.result, call.first.options().device(explaining() ? at::kMeta : at::kCPU),
+                result_memory_format(call, resolved.data));
+  serve(call, resolved, problem_of(call, resolved, result), result);
+  return result;
+}
+
+}  // namespace
+
+Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at::Tensor& result) {
+  const PerRole<const at::Tensor*> tensors = tensors_of(call, result);
   Problem problem;
   problem.geometry = geometry_of(call, resolved);
   problem.wanted = call.op.result;
@@ -94,19 +103,25 @@ at::Tensor run(const Call& call) {
   problem.x = data_strides(*tensors.x, resolved.data, resolved.rank);
   problem.y = data_strides(*tensors.y, resolved.data, resolved.rank);
   problem.w = weights_strides(*tensors.w, resolved);
-  problem.bias = bias.defined();
+  problem.bias = call.bias.has_value();
   problem.forked = in_forked_child();
   problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
   problem.deterministic = at::globalContext().deterministicAlgorithms();
+  return problem;
+}
 
+void serve(const Call& call, const Resolved<int64_t>& resolved, const Problem& problem,
+           const at::Tensor& result) {
   if (explaining()) {
     explain({choose(problem, call.op.name),
              problem,
              reading_name(call, resolved.weights),
              {call.op.name_of(Role::x), call.op.name_of(Role::w), call.op.name_of(Role::y)}});
-    return result;
+    return;
   }
   ask_for_huge_pages(result);
+  const PerRole<const at::Tensor*> tensors = tensors_of(call, result);
+  const at::Tensor bias = call.bias ? call.bias->contiguous() : at::Tensor();
   Operands operands;
   for (const Role role : {Role::x, Role::w, Role::y})
     operands.data[role] = role == problem.wanted
@@ -114,10 +129,7 @@ at::Tensor run(const Call& call) {
                               : const_cast<void*>(tensors[role]->const_data_ptr());
   if (problem.bias) operands.bias = bias.const_data_ptr();
   ran(*compute(problem, call.op.name, operands));
-  return result;
 }
-
-}  // namespace
 
 }  // namespace convtbw
 

@@ -4,6 +4,7 @@ Importing the package loads the operators ``torch.ops.convtbw.*``. The functions
 the same operators with types and documentation; :mod:`torch_ops.backends` says who computes and
 why. :mod:`torch_ops.functional` and :mod:`torch_ops.nn` are these operators with the signatures of
 torch.nn.functional and torch.nn, and :func:`convert` gives them to a model that exists.
+:func:`enable` computes torch's own convolutions with the same kernels.
 """
 
 from torch_ops import backends, functional, nn
@@ -19,6 +20,7 @@ from torch_ops.ops import (
     convolution_backward_data,
     convolution_backward_weights,
 )
+from torch_ops.override import disable, enable, enabled, is_enabled
 
 __all__ = [
     "__version__",
@@ -32,6 +34,10 @@ __all__ = [
     "convolution_backprop_filters",
     "convolution_backward_data",
     "convolution_backward_weights",
+    "disable",
+    "enable",
+    "enabled",
     "functional",
+    "is_enabled",
     "nn",
 ]

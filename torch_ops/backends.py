@@ -35,7 +35,7 @@ class Explanation:
     """How a call would be served."""
 
     op: str
-    backend: str
+    backend: str  # "torch": torch's own kernel serves
     target: str  # instruction set of the kernels; empty where the backend offers no choice
     kernel: str  # the backend's own name of the implementation
     declined: dict[str, str]  # every other backend: why not
@@ -158,7 +158,10 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Args:
         op: an operator's name, such as ``"conv_transpose"``, or the operator itself, or the
-            function of ``torch_ops`` that wraps it.
+            function of ``torch_ops`` that wraps it. Also ``torch.ops.aten.convolution`` and
+            ``torch.ops.aten.convolution_backward`` (``"aten::convolution"``): how they are served
+            under :func:`torch_ops.enable`, whether it is on or not. Of a backward call the first
+            gradient that `output_mask` asks for is explained, that of the bias excepted.
         *args: its arguments, as it would be called with; CPU tensors.
         **kwargs: its keyword arguments.
 
@@ -171,20 +174,18 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).
         ValueError: if there is no such operator.
     """
-    # "conv_transpose" or "convtbw::conv_transpose"; an overload is called "conv_transpose.default".
-    name = op if isinstance(op, str) else op.__name__
-    name = name.removeprefix("convtbw::").split(".")[0]
-    if f"convtbw::{name}" not in torch._C._dispatch_get_all_op_names():
-        raise ValueError(f"no operator named {name!r} in torch.ops.convtbw")
+    name, function = _explainable(op)
     _refuse_tracing("explain")
     _native.explain_begin()
     try:
         with torch.no_grad():
-            getattr(torch.ops.convtbw, name)(*args, **kwargs)
+            function(*args, **kwargs)
     finally:
         report = _native.explain_end()
     backend, target, kernel, names, reasons, flops, workspace, reorders, reading, threads = report
     if not backend:
+        if name == "aten::convolution_backward":
+            raise RuntimeError(f"{name}: explain needs an output_mask with input or weight")
         raise RuntimeError(f"convtbw::{name}: explain needs cpu tensors that hold data")
     return Explanation(
         op=name,
@@ -198,6 +199,21 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         reading=reading,
         threads=threads,
     )
+
+
+def _explainable(op: str | Any) -> tuple[str, Any]:
+    """The name of an operator, and what explains a call of it."""
+    # "conv_transpose" or "convtbw::conv_transpose"; an overload is called "conv_transpose.default".
+    name = op if isinstance(op, str) else op.__name__
+    if getattr(op, "__module__", "") == "torch._ops.aten" and not name.startswith("aten::"):
+        name = f"aten::{name}"
+    name = name.removeprefix("convtbw::").split(".")[0]
+    space, plain = "convtbw", name
+    if name.startswith("aten::"):
+        space, plain = "convtbw_aten", name.removeprefix("aten::")
+    if f"{space}::{plain}" not in torch._C._dispatch_get_all_op_names():
+        raise ValueError(f"no operator named {plain!r} in torch.ops.{space}")
+    return name, getattr(getattr(torch.ops, space), plain)
 
 
 def cache_info() -> CacheInfo:
