@@ -27,6 +27,8 @@ std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op
 
 // Whether rules choose and not a caller or, in benchmark mode, a clock.
 bool rules_choose();
+// The backend that the rules put first.
+const Backend& preferred(const Problem& problem);
 
 // Serves a call: chooses and runs. Throws as `choose` does.
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,

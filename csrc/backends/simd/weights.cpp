@@ -12,9 +12,9 @@
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/scratch.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 
