@@ -98,9 +98,7 @@ def _sharded(
             arguments[name] = _local(arguments[name], placements(role, Replicate()))
         wanted = placements(operator.result, Partial())
         local = _compute(overload, operator, arguments, mesh, wanted, problem, sharded)
-        return DTensor.from_local(
-            local, mesh, wanted, shape=result.shape, stride=result.stride()
-        )
+        return DTensor.from_local(local, mesh, wanted, shape=result.shape, stride=result.stride())
 
 
 def _mesh(overload: OpOverload, operator: _Operator, arguments: Mapping) -> DeviceMesh:
@@ -109,14 +107,14 @@ def _mesh(overload: OpOverload, operator: _Operator, arguments: Mapping) -> Devi
     for name in names:
         if not isinstance(arguments[name], DTensor):
             raise RuntimeError(
-                f"{overload}: {name} is not a DTensor but another argument is; expected all of "
+                f"{overload.name()}: {name} is not a DTensor but another argument is; expected "
                 f"{', '.join(names)} on one mesh (torch.distributed.tensor.distribute_tensor)"
             )
     first = arguments[names[0]].device_mesh
     for name in names[1:]:
         mesh = arguments[name].device_mesh
         if mesh != first:
-            raise RuntimeError(f"{overload}: {name} lies on {mesh}, {names[0]} on {first}")
+            raise RuntimeError(f"{overload.name()}: {name} lies on {mesh}, {names[0]} on {first}")
     return first
 
 
