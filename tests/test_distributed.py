@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,6 +121,37 @@ def on_ranks_compare(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_shards_are_as_the_whole(ranks: Ranks, name: str) -> None:
     ranks.run(on_ranks_compare, name)
+
+
+def on_ranks_compare_on_a_mesh(name: str) -> None:
+    """Indices that two dimensions of a mesh cut, the same one or one each."""
+    register_sharding()
+    mesh = init_device_mesh("cpu", (2, 2))
+    batch, channels, either = Shard(0), Shard(1), Replicate()
+    held = [
+        ((batch, batch), (either, either)),
+        ((batch, channels), (either, batch)),
+        ((channels, channels), (batch, batch)),
+        ((either, either), (channels, channels)),
+        ((channels, batch), (channels, either)),
+    ]
+    grouped = cases(name)[1]
+    for case in (replace(grouped, groups=1, ic_per_group=5), grouped, replace(grouped, groups=4)):
+        tensors = case.tensors(torch.float32)
+        expected = derivatives(case, tensors)
+        for placements in held:
+            distributed = [
+                distribute_tensor(tensor, mesh, place)
+                for tensor, place in zip(tensors, (*placements, (batch, either)), strict=False)
+            ]
+            for mine, plain in zip(derivatives(case, distributed), expected, strict=True):
+                assert_same(mine.full_tensor(), plain, f"{case} {placements}")
+
+
+def test_shards_on_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
+    four = Ranks(4, tmp_path)
+    four.run(on_ranks_compare_on_a_mesh, "conv_transpose")
+    four.stop()
 
 
 def on_ranks_place(

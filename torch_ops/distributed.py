@@ -226,7 +226,7 @@ def _choose(
     for axis in range(mesh.ndim):
         size = mesh.size(axis)
         held = {role: arguments[name].placements[axis] for name, role in operator.roles.items()}
-        cost = partial(_cost, problem, held, size)
+        cost = partial(_cost, problem, held)
         best = min([None, *problem.shardable(left, size)], key=cost)  # the first of equals
         chosen.append(best)
         if best == "g" and left["g"] % size:
@@ -238,24 +238,21 @@ def _choose(
     return chosen
 
 
-def _cost(
-    problem: _Problem, held: Mapping[str, Placement], size: int, index: str | None
-) -> tuple[float, int]:
-    """What a rank receives, in elements, and how many operands change, to shard `index`."""
+def _cost(problem: _Problem, held: Mapping[str, Placement], index: str | None) -> tuple[int, int]:
+    """What the ranks exchange, in elements, and how many operands change, to shard `index`."""
     after = {role: problem.placement(index, role, Replicate()) for role in held}
-    received = sum(
-        _received(held[role], after[role], size) * prod(problem.shapes[role]) for role in held
+    exchanged = sum(
+        _exchanged(held[role], after[role]) * prod(problem.shapes[role]) for role in held
     )
-    return received, sum(held[role] != after[role] for role in held)
+    return exchanged, sum(held[role] != after[role] for role in held)
 
 
-def _received(before: Placement, after: Placement, size: int) -> float:
-    """What a rank receives for one redistribution, in parts of the tensor."""
+def _exchanged(before: Placement, after: Placement) -> int:
+    """In parts of the tensor, times (size - 1) / size of the mesh's dimension."""
     if before == after or before.is_replicate():
         return 0
-    if before.is_partial():
-        return (2 if after.is_replicate() else 1) * (size - 1) / size
-    return (size - 1) / size / (1 if after.is_replicate() else size)
+    # On CPU an all-to-all is an all-gather (DTensor), a reduce-scatter an all-reduce (gloo).
+    return 2 if before.is_partial() else 1
 
 
 def _local(tensor: DTensor, placements: list[Placement]) -> Tensor:
