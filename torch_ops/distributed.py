@@ -279,23 +279,24 @@ def _compute(
             for placement, index in zip(wanted, sharded, strict=True)
         ]
         bias = _local(bias, along)
+    operand = arguments[next(iter(operator.roles))]
     coordinates = mesh.get_coordinate()
     if coordinates is None:  # this process is not part of the mesh
-        return torch.empty(0, dtype=arguments[next(iter(operator.roles))].dtype)
+        return operand.new_empty(0)
     extents = dict(problem.extents)
     for axis, index in enumerate(sharded):
         if index is not None:
             extents[index] = _chunk(extents[index], mesh.size(axis), coordinates[axis])
     shape = problem.local_shape(operator.result, extents)
     if not all(extents[index] for index in "gcq"):  # more ranks than channels
-        return torch.zeros(shape, dtype=arguments[next(iter(operator.roles))].dtype)
+        return operand.new_zeros(shape)
     arguments["groups"] = extents["g"]
     if operator.shape:
         arguments[operator.shape] = shape
     if bias is not None:
-        partial_elsewhere = any(
+        added_elsewhere = any(
             placement.is_partial() and coordinate > 0
             for placement, coordinate in zip(wanted, coordinates, strict=True)
         )
-        arguments["bias"] = None if partial_elsewhere else bias
+        arguments["bias"] = None if added_elsewhere else bias
     return overload(**arguments)
