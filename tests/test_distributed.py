@@ -132,8 +132,6 @@ def on_ranks_compare_on_a_mesh(name: str) -> None:
         ((batch, batch), (either, either)),
         ((batch, channels), (either, batch)),
         ((channels, channels), (batch, batch)),
-        ((either, either), (channels, channels)),
-        ((channels, batch), (channels, either)),
     ]
     grouped = cases(name)[1]
     for case in (replace(grouped, groups=1, ic_per_group=5), grouped, replace(grouped, groups=4)):
