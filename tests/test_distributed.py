@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,18 +86,28 @@ def distribute(tensor: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
     return distribute_tensor(tensor, mesh, placements)
 
 
-def derivatives(case: Case, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The result, its gradients, and the gradients of those."""
+def derivatives(
+    case: Case, tensors: Sequence[Tensor], spread: Callable[[Tensor], Tensor] = torch.clone
+) -> list[Tensor]:
+    """The result, its gradients, and the gradients of those of the operands."""
+
+    def cotangent(like: Tensor) -> Tensor:
+        return spread(torch.arange(like.numel()).sin().reshape(like.shape))
+
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     result = case.call(*leaves)
-    first = torch.autograd.grad(result.square().sum(), leaves, create_graph=True)
-    total = sum((gradient.square().sum() for gradient in first), start=result.new_zeros(()))
-    return [result, *first, *torch.autograd.grad(total, leaves)]
+    of_result = cotangent(result).requires_grad_()
+    first = torch.autograd.grad(result, leaves, of_result, create_graph=True)
+    second = torch.autograd.grad(
+        first[:2], (*leaves[:2], of_result), [cotangent(gradient) for gradient in first[:2]]
+    )
+    return [result, *first, *second]
 
 
 def on_ranks_compare(name: str) -> None:
     register_sharding()
     mesh = init_device_mesh("cpu", (2,))
+    spread = partial(distribute_tensor, device_mesh=mesh, placements=[Shard(0)])
     for number, case in enumerate(cases(name)):
         tensors = case.tensors(torch.float32)
         expected = derivatives(case, tensors)
@@ -113,9 +124,9 @@ def on_ranks_compare(name: str) -> None:
                 distribute(tensor, mesh, [placement])
                 for tensor, placement in zip(tensors, held, strict=True)
             ]
-            actual = derivatives(case, distributed)
-            for order, (mine, plain) in enumerate(zip(actual, expected, strict=True)):
-                assert_same(mine.full_tensor(), plain, f"{case} {held} {order}")
+            actual = derivatives(case, distributed, spread)
+            for mine, plain in zip(actual, expected, strict=True):
+                assert_same(mine.full_tensor(), plain, f"{case} {held}")
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -128,6 +139,7 @@ def on_ranks_compare_on_a_mesh(name: str) -> None:
     register_sharding()
     mesh = init_device_mesh("cpu", (2, 2))
     batch, channels, either = Shard(0), Shard(1), Replicate()
+    spread = partial(distribute_tensor, device_mesh=mesh, placements=[batch, either])
     held = [
         ((batch, batch), (either, either)),
         ((batch, channels), (either, batch)),
@@ -142,7 +154,8 @@ def on_ranks_compare_on_a_mesh(name: str) -> None:
                 distribute_tensor(tensor, mesh, place)
                 for tensor, place in zip(tensors, (*placements, (batch, either)), strict=False)
             ]
-            for mine, plain in zip(derivatives(case, distributed), expected, strict=True):
+            actual = derivatives(case, distributed, spread)
+            for mine, plain in zip(actual, expected, strict=True):
                 assert_same(mine.full_tensor(), plain, f"{case} {placements}")
 
 
