@@ -10,6 +10,7 @@ integer tensors, other devices, sparse and quantised tensors) is passed on to to
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
@@ -124,6 +125,8 @@ def _named(function: Callable[..., Tensor], name: str, doc: str, rank: int) -> N
 
 
 def _conv(rank: int):
+    short_cut = getattr(torch.ops.convtbw_functional, f"conv{rank}d").default
+
     def conv(
         input: Tensor,
         weight: Tensor,
@@ -136,6 +139,11 @@ def _conv(rank: int):
         data_format: str = "NCX",
     ) -> Tensor:
         arguments = (input, weight, bias, stride, padding, dilation, groups)
+        if data_format == "NCX" and functional_call.may_be_short_cut(*arguments):
+            try:
+                return short_cut(*arguments)
+            except functional_call.REFUSALS:
+                pass  # what follows finds the caller's words for it
         if isinstance(input, Proxy):  # torch.fx records the call
             return handle_torch_function(conv, (input,), *arguments, data_format=data_format)
         return functional_call.convolution(rank, *arguments, data_format)
@@ -145,6 +153,8 @@ def _conv(rank: int):
 
 
 def _conv_transpose(rank: int):
+    short_cut = getattr(torch.ops.convtbw_functional, f"conv_transpose{rank}d").default
+
     def conv_transpose(
         input: Tensor,
         weight: Tensor,
@@ -159,6 +169,12 @@ def _conv_transpose(rank: int):
         output_size: Ints | None = None,
     ) -> Tensor:
         arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)
+        in_torch_s_words = data_format == "NCX" and output_size is None
+        if in_torch_s_words and functional_call.may_be_short_cut(*arguments):
+            try:
+                return short_cut(*arguments)
+            except functional_call.REFUSALS:
+                pass  # what follows finds the caller's words for it
         if isinstance(input, Proxy):  # torch.fx records the call
             beyond_torch = {"data_format": data_format, "output_size": output_size}
             return handle_torch_function(conv_transpose, (input,), *arguments, **beyond_torch)
