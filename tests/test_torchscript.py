@@ -122,3 +122,25 @@ def test_traced_words(name: str, attributes: dict) -> None:
     traced = torch.jit.trace(lambda x: function(x, weight, **attributes), x)
     for other in (x, torch.cat([x, 2 * x])):
         torch.testing.assert_close(traced(other), function(other, weight, **attributes))
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_traced_gradients(name: str) -> None:
+    """Their sizes, also where a tensor has them, are constants of the trace."""
+    x, weight = torch.randn(2, 4, 5, 6), torch.randn(4, 4, 3, 3)
+    function, of_input, of_weight = (
+        getattr(torch_ops.functional, name + kind) for kind in ("", "_input", "_weight")
+    )
+
+    padding = "valid" if "transpose" in name else 1
+
+    def program(x: torch.Tensor, weight: torch.Tensor, grad_output: torch.Tensor):
+        return (
+            of_input(x.shape, weight, grad_output, 2, padding),
+            of_weight(x, weight.shape, grad_output, 2, padding),
+        )
+
+    tensors = x, weight, torch.randn_like(function(x, weight, stride=2, padding=padding))
+    traced = torch.jit.trace(program, tensors)
+    others = tuple(2 * tensor for tensor in tensors)
+    torch.testing.assert_close(traced(*others), program(*others))
