@@ -128,6 +128,14 @@ void define(torch::Library& m) {
         &conv_transpose<rank>);
 }
 
+// vmap would loop over an operator that is only composite.
+template <size_t rank>
+void decompose(torch::Library& m) {
+  const std::string axes = std::to_string(rank);
+  m.impl(("conv" + axes + "d").c_str(), &conv<rank>);
+  m.impl(("conv_transpose" + axes + "d").c_str(), &conv_transpose<rank>);
+}
+
 }  // namespace
 
 }  // namespace convtbw
@@ -136,4 +144,10 @@ TORCH_LIBRARY(convtbw_functional, m) {
   convtbw::define<1>(m);
   convtbw::define<2>(m);
   convtbw::define<3>(m);
+}
+
+TORCH_LIBRARY_IMPL(convtbw_functional, FuncTorchBatchedDecomposition, m) {
+  convtbw::decompose<1>(m);
+  convtbw::decompose<2>(m);
+  convtbw::decompose<3>(m);
 }

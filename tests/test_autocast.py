@@ -12,7 +12,7 @@ from torch import Tensor
 import torch_ops.functional
 
 # Above the operators: once is enough.
-pytestmark = pytest.mark.unforced
+pytestmark = [pytest.mark.unforced, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")]
 
 RAW = {
     "conv2d": lambda x, w, b=None: torch.ops.convtbw.convolution(
