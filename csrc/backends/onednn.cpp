@@ -4,15 +4,14 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <unordered_map>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "plan/backend.h"
 
 namespace convtbw {
@@ -324,22 +323,6 @@ dnnl::primitive_desc best_descriptor(const Problem& p, memory::data_type x_type)
   return im2col;
 }
 
-class Workspace {
- public:
-  explicit Workspace(int64_t bytes)
-      : data_(bytes ? std::aligned_alloc(kAlignment, bytes) : nullptr) {
-    if (bytes && !data_) throw std::bad_alloc();
-  }
-  ~Workspace() { std::free(data_); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  void* at(int64_t offset) const { return static_cast<char*>(data_) + offset; }
-
- private:
-  void* const data_;
-};
-
 class OnednnPlan : public Plan {
  public:
   // `bias_after`: the data gradient's primitive takes no bias, so it writes float32 and the bias is
@@ -379,19 +362,19 @@ class OnednnPlan : public Plan {
 
   void run(const Operands& operands) const override {
     const OpenMPThreads threads(problem_.threads);
-    const Workspace space(workspace);
+    char* const space = shared_scratch<char>(workspace);
     dnnl::stream stream(engine());
     PerRole<memory> mine;
     for (const Role role : {Role::x, Role::w, Role::y}) {
       void* data = operands.data[role];
-      if (role == Role::x && sums_offset_) data = space.at(*sums_offset_);
+      if (role == Role::x && sums_offset_) data = space + *sums_offset_;
       mine[role] = memory(caller_[role], engine(), data);
     }
     PerRole<memory> theirs = mine;
     std::unordered_map<int, memory> arguments;
     for (const Role role : {Role::x, Role::w, Role::y}) {
       if (offset_[role]) {
-        theirs[role] = memory(primitive_[role], engine(), space.at(*offset_[role]));
+        theirs[role] = memory(primitive_[role], engine(), space + *offset_[role]);
         if (role != problem_.wanted) copy(role, mine[role], theirs[role], space, stream);
       }
       arguments.emplace(names_.argument[role], theirs[role]);
@@ -403,8 +386,8 @@ class OnednnPlan : public Plan {
                                engine(), const_cast<void*>(operands.bias)));
     }
     arguments.emplace(DNNL_ARG_SCRATCHPAD,
-                      memory(scratchpad_, engine(), space.at(scratchpad_offset_)));
-    if (clears_scratchpad_) std::memset(space.at(scratchpad_offset_), 0, scratchpad_.get_size());
+                      memory(scratchpad_, engine(), space + scratchpad_offset_));
+    if (clears_scratchpad_) std::memset(space + scratchpad_offset_, 0, scratchpad_.get_size());
     main_.execute(stream, arguments);
     const Role wanted = problem_.wanted;
     if (offset_[wanted]) copy(wanted, theirs[wanted], mine[wanted], space, stream);
@@ -432,9 +415,9 @@ class OnednnPlan : public Plan {
     scratchpad_bytes_ = std::max<int64_t>(scratchpad_bytes_, desc.get_size());
   }
 
-  void copy(Role role, const memory& from, const memory& to, const Workspace& space,
+  void copy(Role role, const memory& from, const memory& to, char* space,
             dnnl::stream& stream) const {
-    const memory scratchpad(reorder_scratchpad_[role], engine(), space.at(scratchpad_offset_));
+    const memory scratchpad(reorder_scratchpad_[role], engine(), space + scratchpad_offset_);
     reorder_[role].execute(
         stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
   }

@@ -142,6 +142,10 @@ std::string_view target_of(const Backend& backend, const Selection& selection) {
   return names.empty() ? std::string_view() : names.front();
 }
 
+const std::vector<const Backend*>& preferred(const Problem& problem, const Selection& selection) {
+  return preference(problem, target_of(kSimdBackend, selection));
+}
+
 Prepared prepare(const Backend& backend, const Problem& problem, std::string_view target) {
   if (std::string reason = backend.why_unsupported(); !reason.empty()) return {nullptr, reason};
   if (problem.geometry.batch == 0) return {std::make_unique<EmptyBatchPlan>(problem), {}};
@@ -154,7 +158,7 @@ std::shared_ptr<const Choice> choose_afresh(const Problem& problem, const Select
   choice->backend = nullptr;
   Problem ruled = problem;
   if (ruled.deterministic) ruled.threads = 1;  // so that no rule can depend on their number
-  for (const Backend* row : preference(ruled)) {
+  for (const Backend* row : preferred(ruled, selection)) {
     std::string reason;
     if (selection.backend && row != selection.backend) {
       reason = "not asked: '" + std::string(selection.backend->name) + "' is forced";
@@ -193,7 +197,7 @@ std::shared_ptr<const Choice> choose_by_time(const Problem& problem, const Selec
                                              const Operands& operands) {
   std::vector<Choice> candidates;
   decltype(Choice::declined) declined;
-  for (const Backend* row : preference(problem)) {
+  for (const Backend* row : preferred(problem, selection)) {
     if (row == &kReferenceBackend && !candidates.empty()) {
       // It may take seconds where another takes milliseconds.
       declined.emplace_back(row->name, "not timed: slower than any other");
@@ -264,10 +268,10 @@ std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op
   return choose_by_rules(problem, selected, op);
 }
 
-bool rules_choose(const Problem& problem) {
-  const Selection& selected = selection();
-  return !selected.backend && selected.target.empty() && !problem.deterministic &&
-         !is_timed(problem, selected);
+bool rules_choose() { return !selection().backend && !benchmark_mode; }
+
+const Backend& preferred(const Problem& problem) {
+  return *preferred(problem, selection()).front();
 }
 
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,

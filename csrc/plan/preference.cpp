@@ -43,58 +43,96 @@ bool suits_depthwise_kernels(const Problem& p) {
   return taps(rows) * taps(columns) <= 25 || g.groups < 32;
 }
 
-// Weights gradient of few taps for few channels, where sixteen lanes wait for copies. Times of simd
-// over oneDNN, AVX-512 kernels of both on Zen 4, 3 channels, k4 s2: 1.25 to 1.35 (k7 s2 0.9 to 1.0;
-// AVX2 kernels 0.9).
-bool suits_few_channels_kernels(const Problem& p) {
-  static const bool avx512 = __builtin_cpu_supports("avx512bw");
+// Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
+// copies. Times of simd over oneDNN, one thread of Zen 4, k3 to k7 into 16 to 64 channels, channels
+// first:
+// - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5;
+// - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
+//   to 8;
+// - wgrad, AVX2 kernels of both, 1 channel in 2-D 0.2 to 0.5, in 3-D, k3, 1.3 to 2.2 (k5 0.7); 3
+//   channels in 2-D up to 4x4 1.0 to 1.6, else 0.6 to 1.1; in 3-D 0.5 to 1.0.
+bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  return avx512 && p.wanted == Role::w && g.rank == 2 && g.x_channels < 4 &&
-         g.axes[1].k * g.axes[2].k <= 16;
+  if (g.x_channels > 3 || g.rank == 1 || p.wanted == Role::x) return false;
+  if (p.wanted == Role::y || avx512) return true;
+  const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+  if (g.rank == 3) return g.x_channels == 1 && taps <= 27;
+  return g.x_channels > 1 && g.y_channels <= 32 && taps <= 16;
 }
 
-// Dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
+// Other dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
 // simple as its best kernels need. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, two
 // threads:
-// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5; but where
+// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with
+//   16 to 64 channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2); where
 //   windows do not overlap (k2 s2) 0.5 to 0.95 with 64 channels of x, 1.05 to 1.1 with 256; 0.8 to
 //   0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels and in 3-D; in 1-D, channels
 //   first, k16 s8 1.6; with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap,
 //   channels last, 1.2 to 1.5 from 5 channels on;
 // - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
-//   channels 0.5);
-// - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8).
-bool suits_dense_kernels(const Problem& p) {
+//   channels 0.5); channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2
+//   (AVX2 kernels 0.85 to 1.1);
+// - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8);
+// - in 3-D, fprop and dgrad with stride 1, AVX-512 kernels of both, one thread: 1.05 to 1.25 from
+// 32
+//   channels on (AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to 0.8).
+bool suits_dense_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  if (p.dtype != Dtype::f32 || g.groups != 1) return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const bool channels_last = p.x.channel == 1, one_tap = rows.k == 1 && columns.k == 1;
+  const int64_t channels = std::min(g.x_channels, g.y_channels);
+  if (g.rank == 3) {
+    const bool unit_strides =
+        std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
+    return avx512 && p.wanted != Role::w && unit_strides && channels >= 32;
+  }
   if (p.wanted == Role::y) {
-    if (g.rank != 2) return g.rank == 1 && !channels_last;
+    if (g.rank == 1) return !channels_last;
     const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
     if (few_channels) return channels_last && one_tap && g.y_channels > 4;
     if (one_tap) return channels_last;
+    if (!channels_last && !avx512 && channels < 128) return false;
     const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
     return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
   }
-  if (suits_few_channels_kernels(p)) return true;
-  if (g.rank != 2 || !channels_last) return false;
-  if (p.wanted == Role::w) return one_tap;
-  return rows.stride == 1 && columns.stride == 1 && std::min(g.x_channels, g.y_channels) >= 16;
+  if (g.rank != 2) return false;
+  if (p.wanted == Role::w) return channels_last && one_tap;
+  return rows.stride == 1 && columns.stride == 1 &&
+         (channels_last ? channels >= 16 : avx512 && !one_tap && channels >= 256);
+}
+
+// Dense problems in bfloat16 on CPUs with its dot products. Times of simd over oneDNN, AVX-512
+// kernels of both, one thread of Zen 4, layers of ResNet, U-Nets and vocoders:
+// - one tap: channels last 1.05 to 1.55, channels first 0.9 to 1.03;
+// - wgrad 1.1 to 1.5; where windows do not overlap, channels first, 0.6 to 0.9;
+// - fprop 1.0 to 1.5; where windows do not overlap, in 3-D, channels first, 0.8;
+// - dgrad with stride 1 1.0 to 1.15; with strides, channels last 0.93 to 1.15, channels first 0.75
+//   to 0.95 (into few channels 0.3).
+bool suits_bfloat16_kernels(const Problem& p) {
+  static const bool dot_products = __builtin_cpu_supports("avx512bf16");
+  const Geometry& g = p.geometry;
+  if (!dot_products || p.dtype != Dtype::bf16 || g.groups != 1) return false;
+  const bool channels_last = p.x.channel == 1;
+  const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
+  if (all([](const Axis& a) { return a.k == 1; })) return channels_last;
+  const bool apart = all([](const Axis& a) { return a.k <= a.stride; });
+  // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
+  // as long with 230; from 3 channels 0.75.
+  constexpr int64_t kSmallSliceFlops = 50'000'000;
+  if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
+  if (p.wanted == Role::w) return channels_last || !apart;
+  if (p.wanted == Role::y) return channels_last || !apart || g.rank < 3;
+  return std::min(g.x_channels, g.y_channels) >= 16 &&
+         (channels_last || all([](const Axis& a) { return a.stride == 1; }));
 }
 
 // Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.
-constexpr int64_t kTinyFlops = 4'000'000;
+constexpr int64_t kTinyFlops = 4'000'000, kTinyFlopsOfFewChannels = 1'000'000;
 
 // Its primitives compute slices one after the other, each of which costs 4 to 9 us more: depthwise
 // 3x3 of 384 channels of 14x14 (1.4 MFLOP) takes 1.2 times as long as here, 3x3 from 3 to 64
 // channels of 32x32 (3.5 MFLOP) 0.7 to 0.9 (Zen 4).
 constexpr int64_t kTinySliceFlops = 2'000'000;
-
-bool is_tiny(const Problem& p) {
-  const int64_t all = flops(p);
-  return all < kTinyFlops || (p.slices > 1 && all / p.slices < kTinySliceFlops);
-}
 
 }  // namespace
 
@@ -102,19 +140,29 @@ bool is_tiny(const Problem& p) {
 // whole tensors (docs/performance.md). Not on the problems above, and not in 16 bits on CPUs with
 // matrix registers, which only oneDNN uses: eight times the rate of the bfloat16 dot products of
 // AVX-512.
-const std::vector<const Backend*>& preference(const Problem& problem) {
+const std::vector<const Backend*>& preference(const Problem& problem, std::string_view target) {
   static const bool matrix_registers = has_amx();
   static const std::vector<const Backend*> onednn_first{&kOnednnBackend, &kSimdBackend,
                                                         &kReferenceBackend};
   const bool sixteen_bits = problem.dtype == Dtype::bf16 || problem.dtype == Dtype::f16;
-  const bool suits = suits_depthwise_kernels(problem) || suits_dense_kernels(problem);
-  const bool onednn = (matrix_registers && sixteen_bits) || (suits && !is_tiny(problem));
+  if (matrix_registers && sixteen_bits) return onednn_first;
+  const bool avx512 = target == "avx512",
+             dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
+  const int64_t work = flops(problem);
+  if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
+  const bool onednn =
+      (work >= kTinyFlops &&
+       (suits_depthwise_kernels(problem) || (dense && suits_dense_kernels(problem, avx512)) ||
+        (avx512 && suits_bfloat16_kernels(problem)))) ||
+      (work >= kTinyFlopsOfFewChannels && dense && suits_few_channels_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }
 
 #else
 
-const std::vector<const Backend*>& preference(const Problem&) { return backends(); }
+const std::vector<const Backend*>& preference(const Problem&, std::string_view) {
+  return backends();
+}
 
 #endif
 

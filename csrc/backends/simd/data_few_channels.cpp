@@ -13,8 +13,8 @@
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/scratch.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 

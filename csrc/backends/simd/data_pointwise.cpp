@@ -8,8 +8,8 @@
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/scratch.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 

@@ -6,8 +6,8 @@
 
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/scratch.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 

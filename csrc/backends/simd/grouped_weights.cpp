@@ -5,9 +5,9 @@
 
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/scratch.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 

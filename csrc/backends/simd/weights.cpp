@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "backends/simd/box_prefetch.h"
-#include "backends/simd/scratch.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 

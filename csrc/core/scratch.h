@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace convtbw::simd {
+namespace convtbw {
 
 // 64-byte aligned, uninitialised, valid until the thread asks again. `local` is for the body of a
 // parallel loop, `shared` for what its threads read and write together, asked for by the caller.
@@ -27,4 +27,4 @@ T* shared_scratch(int64_t count) {
   return static_cast<T*>(detail::shared_bytes(count * sizeof(T)));
 }
 
-}  // namespace convtbw::simd
+}  // namespace convtbw

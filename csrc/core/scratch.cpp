@@ -1,8 +1,8 @@
-#include "backends/simd/scratch.h"
+#include "core/scratch.h"
 
 #include <new>
 
-namespace convtbw::simd::detail {
+namespace convtbw::detail {
 
 namespace {
 
@@ -40,4 +40,4 @@ thread_local Block local, shared;
 void* local_bytes(int64_t bytes) { return local.at_least(bytes); }
 void* shared_bytes(int64_t bytes) { return shared.at_least(bytes); }
 
-}  // namespace convtbw::simd::detail
+}  // namespace convtbw::detail
