@@ -162,6 +162,17 @@ def test_memory_format() -> None:
     assert result[0].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("case", one_each(), ids=str)
+def test_no_calls(case: Case) -> None:
+    for in_dims in in_dims_of(case):
+        tensors = [
+            tensor if dim is None else tensor.narrow(dim, 0, 0)
+            for tensor, dim in zip(stacked(case, in_dims), in_dims, strict=True)
+        ]
+        result = torch.vmap(case.call, in_dims)(*tensors)
+        assert result.shape == (0, *case.call(*case.tensors()).shape)
+
+
 def test_errors_are_those_of_one_call() -> None:
     (case,) = [case for case in one_each() if case.op == "convolution"]
     first, second = stacked(case, (0, 0))
