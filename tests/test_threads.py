@@ -74,6 +74,7 @@ def test_concurrent_callers_while_plans_are_dropped() -> None:
         assert all(pool.map(caller, range(4)))
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPERATORS)
