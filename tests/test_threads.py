@@ -186,6 +186,7 @@ def test_forked_child_computes_the_same(fork: str, tmp_path: Path) -> None:
     assert process.stdout.strip() == "done"
 
 
+@pytest.mark.unforced
 def test_forced_onednn_in_a_forked_child_declines(tmp_path: Path) -> None:
     if "onednn" not in torch_ops.backends.supported():
         # Nothing to force: the name must be refused here as in a child.
