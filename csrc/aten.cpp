@@ -31,17 +31,21 @@ bool none_negative(at::IntArrayRef values) {
   return std::all_of(values.begin(), values.end(), [](int64_t value) { return value >= 0; });
 }
 
+constexpr const char* kSuits = "torch's own kernels suit the problem best";
+
 // Why torch computes a call; nullptr: nothing here is against us. What torch refuses is torch's
 // too: it says so in the caller's words.
 const char* why_torch(const AtenConvolution& c) {
   if (!is_served(c.input.scalar_type())) return "the dtype is not float32, bfloat16 or float16";
   if (!is_plain(c.input, c) || !is_plain(c.weight, c))
     return "the tensors are empty, not strided or differ in dtype or device";
-  const size_t rank = c.input.dim() - 2;
-  if (c.weight.dim() != c.input.dim() || rank < 1 || rank > kMaxRank)
+  if (c.weight.dim() != c.input.dim() || c.rank < 1 || c.rank > kMaxRank)
     return "the ranks of the tensors differ, or are not those of 1-D to 3-D";
-  for (const at::IntArrayRef values : {c.stride, c.padding, c.dilation, c.output_padding})
-    if (values.size() != rank) return "an attribute does not have one value for each axis";
+  for (const at::IntArrayRef values :
+       {at::IntArrayRef(c.stride), at::IntArrayRef(c.padding), at::IntArrayRef(c.dilation),
+        at::IntArrayRef(c.output_padding)})
+    if (static_cast<int64_t>(values.size()) != c.rank)
+      return "an attribute does not have one value for each axis";
   if (c.groups <= 0 || !all_positive(c.stride) || !all_positive(c.dilation) ||
       !none_negative(c.padding) || !none_negative(c.output_padding))
     return "an attribute is out of range";
@@ -54,6 +58,7 @@ const char* why_torch(const AtenConvolution& c) {
   // The tracer records what torch's own kernel calls, not us.
   if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer))
     return "the call is traced by torch.jit.trace";
+  if (suits_torch(c)) return kSuits;
   return nullptr;
 }
 
@@ -112,7 +117,7 @@ at::Tensor computed_here(const AtenConvolution& c, const AtenFormat& format, con
                                 : format.empty_data(resolved->result, options);
   const Problem problem = problem_of(call, *resolved, result);
   if (suits_torch(c, problem)) {
-    why = "torch's own oneDNN suits the problem best";
+    why = kSuits;
     return {};
   }
   serve(call, *resolved, problem, result);

@@ -45,7 +45,25 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options, at::Me
   return at::empty({sizes[0], sizes[1], 1, sizes[2]}, options, format).squeeze(2);
 }
 
+at::DimVector for_each_axis(at::IntArrayRef values, int64_t rank) {
+  return values.size() == 1 && rank > 1 ? at::DimVector(rank, values[0]) : at::DimVector(values);
+}
+
 }  // namespace
+
+AtenConvolution::AtenConvolution(const at::Tensor& input, const at::Tensor& weight,
+                                 at::IntArrayRef stride, at::IntArrayRef padding,
+                                 at::IntArrayRef dilation, bool transposed,
+                                 at::IntArrayRef output_padding, int64_t groups)
+    : input(input),
+      weight(weight),
+      rank(input.dim() - 2),
+      stride(for_each_axis(stride, rank)),
+      padding(for_each_axis(padding, rank)),
+      dilation(for_each_axis(dilation, rank)),
+      transposed(transposed),
+      output_padding(for_each_axis(output_padding, rank)),
+      groups(groups) {}
 
 bool uses_torchs_onednn(const AtenConvolution& convolution) {
   const ConvBackend backend = torchs_backend(convolution);

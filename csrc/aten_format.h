@@ -8,14 +8,17 @@ namespace convtbw {
 
 // A convolution in the words of aten::convolution; transposed or not, forward or backward.
 struct AtenConvolution {
+  AtenConvolution(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+                  at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                  at::IntArrayRef output_padding, int64_t groups);
+
   const at::Tensor& input;
   const at::Tensor& weight;
-  at::IntArrayRef stride, padding, dilation;
+  int64_t rank;
+  at::DimVector stride, padding, dilation;  // a single value is repeated for each axis, as in torch
   bool transposed;
-  at::IntArrayRef output_padding;
+  at::DimVector output_padding;
   int64_t groups;
-
-  int rank() const { return static_cast<int>(weight.dim()) - 2; }
 };
 
 // Whether torch's own kernel would be oneDNN's.

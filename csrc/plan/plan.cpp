@@ -264,11 +264,7 @@ std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op
   return choose_by_rules(problem, selected, op);
 }
 
-bool rules_choose(const Problem& problem) {
-  const Selection& selected = selection();
-  return !selected.backend && selected.target.empty() && !problem.deterministic &&
-         !is_timed(problem, selected);
-}
+bool rules_choose() { return !selection().backend && !benchmark_mode; }
 
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,
                                       const Operands& operands) {

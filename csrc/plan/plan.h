@@ -25,9 +25,8 @@ struct Choice {
 // say. Throws, with `op` in the message, when a forced backend declines.
 std::shared_ptr<const Choice> choose(const Problem& problem, std::string_view op);
 
-// Whether rules choose and may choose freely: nothing is forced or timed, and results may depend on
-// the number of threads.
-bool rules_choose(const Problem& problem);
+// Whether rules choose and not a caller or, in benchmark mode, a clock.
+bool rules_choose();
 
 // Serves a call: chooses and runs. Throws as `choose` does.
 std::shared_ptr<const Choice> compute(const Problem& problem, std::string_view op,
