@@ -16,7 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_ops  # noqa: F401  registers torch.ops.convtbw
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its compiler's internals
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torch's own, about its compiler's internals
+    pytest.mark.unforced,
+]
 
 # The contract, spelled out: a change here is a change of the interface.
 _R = "int[] strides, SymInt[] pads_begin, SymInt[] pads_end, int[] dilations, str auto_pad='none'"

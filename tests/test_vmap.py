@@ -146,6 +146,7 @@ def test_per_sample_gradients(name: str, data_format: str) -> None:
     torch.testing.assert_close(list(result), expected)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("case", one_each(), ids=str)
 def test_compiled(case: Case) -> None:
     torch._dynamo.reset()
