@@ -54,6 +54,7 @@ class WeightsPlan : public Plan {
   void choose_roles();
   void choose_sizes();
   void choose_packing();
+  void join_packing();
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
                  char* sums, char* memory) const;
   void finish(const Operands& operands, int64_t group, const LaneBlock& block,

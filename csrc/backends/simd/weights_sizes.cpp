@@ -158,6 +158,7 @@ void WeightsPlan::choose_sizes() {
     while (parts() * chunks_ < kItems && divisible() && cheap()) halve();
     if (parts() * grid_.boxes() >= kFewItems || limit <= least) break;
   }
+  join_packing();
   const int64_t boxes = grid_.boxes();
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
@@ -225,6 +226,10 @@ void WeightsPlan::choose_packing() {
     side->positions = 1;
     for (const Strip& strip : side->packing.strips) side->positions *= strip.length;
   }
+}
+
+void WeightsPlan::join_packing() {
+  const PerAxis<int64_t>& size = grid_.size;
   x_strips_ = x_.packing.strips;
   y_strips_ = y_.packing.strips;
   join_rows(x_.packing, grid_);
