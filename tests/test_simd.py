@@ -77,6 +77,7 @@ def wrong(
     pad: int,
     groups: int,
     dtype: torch.dtype,
+    channels_last: bool = False,
 ) -> list[str]:
     """Names of the partials that differ, for x and w of these extents."""
     x, w = (integers(*e, dtype=dtype) for e in extents)
@@ -84,6 +85,8 @@ def wrong(
         (a + 2 * pad - k) // stride + 1 for a, k in zip(x.shape[2:], w.shape[2:], strict=True)
     ]
     y = integers(x.shape[0], w.shape[0], *spatial, dtype=dtype)
+    if channels_last:
+        x, y = (t.movedim(1, -1).contiguous().movedim(-1, 1) for t in (x, y))
     found = partials(x, w, y, stride, pad, groups)
     expected = exact(x, w, y, stride, pad, groups)
     return [
@@ -200,11 +203,45 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_tap_with_few_channels_on_one_side(
+    target: str, dtype: torch.dtype, channels_last: bool
+) -> None:
+    """Any numbers of rows and lanes, pieces of images, partial vectors."""
+    found = []
+
+    def check(what: object, *extents: tuple[int, ...], groups: int = 1) -> None:
+        nonlocal found
+        found += wrong(what, extents, 1, 0, groups, dtype, channels_last)
+
+    with torch_ops.backends.use("simd", target):
+        for channels in (*range(1, 36), 64, 65):
+            for few in (1, 2, 3, 4, 5, 7, 16):
+                for c, q in ((channels, few), (few, channels)):
+                    check((c, q), (2, c, 5, 7), (q, c, 1, 1))
+        for pixels in (*range(1, 70), 511, 1023, 1025, 3001):
+            check(pixels, (2, 19, pixels), (3, 19, 1))
+            check(pixels, (1, 2, pixels), (33, 2, 1))
+        check("groups", (3, 96, 6, 8), (9, 32, 1, 1), groups=3)
+        check("depthwise", (3, 40, 6, 8), (80, 1, 1, 1), groups=40)
+        check("3-D", (2, 3, 5, 7, 9), (24, 3, 1, 1, 1))
+        check("long sums", (1, 300, 1100), (2, 300, 1))
+    assert not found
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
 @every_target
 def test_one_tap_adds_the_bias_of_each_group(target: str, dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
-        for groups, c, q, pixels in ((1, 95, 40, 64), (1, 96, 41, 79), (2, 33, 26, 700)):
+        for groups, c, q, pixels in (
+            (1, 95, 40, 64),
+            (1, 96, 41, 79),
+            (2, 33, 26, 700),
+            (2, 33, 3, 79),
+            (2, 3, 33, 1100),
+        ):
             x = integers(2, groups * c, pixels, dtype=dtype)
             w = integers(groups * q, c, 1, dtype=dtype)
             bias = integers(groups * q, dtype=dtype) + 1
@@ -233,11 +270,11 @@ def test_one_tap_reads_any_strides(target: str) -> None:
             memory = integers(9000, dtype=dtype)
             # Strides of images and channels; every view ends where the memory does.
             for batch, channel in ((1, 3), (0, 0), (3, 1), (0, 64), (4468, 68)):
-                for pixels in (64, 79):
+                for pixels, q in ((64, 27), (79, 27), (79, 3)):
                     shape = (2, 35, pixels)
                     offset = len(memory) - (batch + 34 * channel + pixels)
                     x = memory.as_strided(shape, (batch, channel, 1), offset)
-                    w, y = integers(27, 35, 1, dtype=dtype), integers(2, 27, pixels, dtype=dtype)
+                    w, y = integers(q, 35, 1, dtype=dtype), integers(2, q, pixels, dtype=dtype)
                     found, expected = partials(x, w, y, 1, 0), exact(x, w, y, 1, 0)
                     for name in found:
                         assert torch.equal(found[name].double(), expected[name]), (name, channel)
@@ -282,6 +319,7 @@ def restored_threads() -> Iterator[None]:
         Shape("few", True, 4, 32, 3, (20, 20), 4, stride=2, padding=1),
         Shape("depthwise", False, 4, 40, 40, (30, 30), 5, padding=2, groups=40),
         Shape("pointwise", False, 3, 40, 72, (24, 26), 1),
+        Shape("pointwise_few", False, 3, 40, 3, (61, 67), 1),
         Shape("many_weights", False, 2, 160, 160, (6, 6), 3, padding=1),
     ],
     ids=lambda shape: shape.name,
@@ -362,6 +400,7 @@ def test_weights_gradient_needs_16_megabytes_beside_its_result(
         Shape("fprop_long", False, 1, 512, 32, (8, 8), 3, padding=1),
         Shape("few", False, 8, 3, 32, (64, 64), 7, stride=2, padding=3),
         Shape("pointwise", False, 8, 128, 32, (28, 28), 1),
+        Shape("pointwise_few", False, 8, 128, 3, (64, 64), 1),
         Shape("depthwise", False, 8, 32, 32, (56, 56), 5, padding=2, groups=32),
     ],
     ids=lambda shape: shape.name,

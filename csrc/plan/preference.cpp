@@ -50,12 +50,13 @@ bool suits_depthwise_kernels(const Problem& p) {
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
 //   to 8;
 // - wgrad, AVX2 kernels of both, 1 channel in 2-D 0.2 to 0.5, in 3-D, k3, 1.3 to 2.2 (k5 0.7); 3
-//   channels in 2-D up to 4x4 1.0 to 1.6, else 0.6 to 1.1; in 3-D 0.5 to 1.0.
+//   channels in 2-D up to 4x4 1.0 to 1.6, else 0.6 to 1.1; in 3-D 0.5 to 1.0;
+// - one tap, channels first, 2 to 2 channels 0.06.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  if (g.x_channels > 3 || g.rank == 1 || p.wanted == Role::x) return false;
-  if (p.wanted == Role::y || avx512) return true;
   const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+  if (g.x_channels > 3 || g.rank == 1 || taps == 1 || p.wanted == Role::x) return false;
+  if (p.wanted == Role::y || avx512) return true;
   if (g.rank == 3) return g.x_channels == 1 && taps <= 27;
   return g.x_channels > 1 && g.y_channels <= 32 && taps <= 16;
 }
@@ -73,6 +74,10 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
 //   channels 0.5); channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2
 //   (AVX2 kernels 0.85 to 1.1);
 // - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8);
+// - one tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05
+//   to 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels
+//   0.7 to 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x
+//   0.8 to 1.3 (AVX2 kernels 0.75 to 1.2);
 // - in 3-D, fprop and dgrad with stride 1, AVX-512 kernels of both, one thread: 1.05 to 1.25 from
 // 32
 //   channels on (AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to 0.8).
@@ -81,6 +86,9 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const bool channels_last = p.x.channel == 1, one_tap = rows.k == 1 && columns.k == 1;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
+  const auto few_beside = [&](int64_t few, int64_t more) {
+    return channels_last && one_tap && few <= 24 && few <= more;
+  };
   if (g.rank == 3) {
     const bool unit_strides =
         std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
@@ -90,13 +98,17 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
     if (g.rank == 1) return !channels_last;
     const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
     if (few_channels) return channels_last && one_tap && g.y_channels > 4;
+    if (few_beside(g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
     if (one_tap) return channels_last;
     if (!channels_last && !avx512 && channels < 128) return false;
     const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
     return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
   }
   if (g.rank != 2) return false;
-  if (p.wanted == Role::w) return channels_last && one_tap;
+  if (p.wanted == Role::w)
+    return channels_last && one_tap && !few_beside(g.y_channels, g.x_channels) &&
+           (avx512 || !few_beside(g.x_channels, g.y_channels));
+  if (!avx512 && few_beside(g.y_channels, g.x_channels)) return false;
   return rows.stride == 1 && columns.stride == 1 &&
          (channels_last ? channels >= 16 : avx512 && !one_tap && channels >= 256);
 }

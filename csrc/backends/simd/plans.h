@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "backends/simd/in_place.h"
 #include "backends/simd/kernels.h"
 #include "plan/backend.h"
 
@@ -12,6 +13,17 @@ std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& 
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
 // For one tap of stride 1 without padding, along one axis whose pixels are neighbours.
 std::unique_ptr<const Plan> pointwise_plan(const Problem& problem, const Arithmetic& arithmetic);
+
+// For one tap of stride 1 without padding, along one axis; not for pairs. Lanes are at least a
+// vector's pixels, neighbours in both tensors; or channels, neighbours: of the result, or the more
+// of a weights gradient's two sides.
+enum class Lanes : uint8_t { pixels, channels };
+std::unique_ptr<const Plan> in_place_data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                               const InPlaceKernels& kernels, Lanes lanes);
+std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
+                                                  const Arithmetic& arithmetic,
+                                                  const InPlaceKernels& kernels, Lanes lanes);
+
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
 
 // For groups of few channels; not for pairs.

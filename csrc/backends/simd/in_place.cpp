@@ -1,0 +1,185 @@
+// in_place.h, compiled once per target with that target's flags, as kernels.cpp is. As in tile.h,
+// all loops over accumulators are unrolled by pragma to keep them in registers.
+#include "backends/simd/in_place.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "backends/simd/vector.h"
+
+#ifndef CONVTBW_PAIRS_ALONE
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// Of a tile: 12 accumulators, the rows' operands and one more fill 16 registers.
+constexpr int kRows = 3, kColumns = 4;
+
+template <class Element>
+using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
+template <class T, int rows, int columns>
+struct Sums {
+  Vector<T> sums[rows][columns];
+
+  CONVTBW_INLINE void clear() {
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < columns; ++j) sums[i][j] = Vector<T>{};
+  }
+
+  // left(i) is a vector or a scalar. The operands of all rows first: GCC then needs one register
+  // for the columns'.
+  template <class Left, class Right>
+  CONVTBW_INLINE void step(const Left& left, const Right& right) {
+    decltype(left(0)) a[rows];
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < rows; ++i) a[i] = left(i);
+#pragma GCC unroll kUnroll
+    for (int j = 0; j < columns; ++j) {
+      const Vector<T> b = right(j);
+#pragma GCC unroll kUnroll
+      for (int i = 0; i < rows; ++i) sums[i][j] += a[i] * b;
+    }
+  }
+
+  template <class F>
+  CONVTBW_INLINE void for_each(const F& f) {
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < columns; ++j) f(sums[i][j], i, j);
+  }
+};
+
+// f(first, count) for pieces of up to `most`, as even as can be.
+template <int most, class F>
+CONVTBW_INLINE void for_each_piece(int64_t extent, const F& f) {
+  for (int64_t pieces = (extent + most - 1) / most, first = 0, count; pieces;
+       --pieces, first += count) {
+    count = (extent - first) / pieces;
+    f(first, count);
+  }
+}
+
+// ---- sums over pixels --------------------------------------------------------------------------
+
+template <class Element, int rows, int columns>
+void pixel_sums_tile(const PixelSums& call, int64_t row, int64_t column) {
+  using T = SumOf<Element>;
+  constexpr int n = kLanes<T>;
+  const Element *a[rows], *b[columns];
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < rows; ++i)
+    a[i] = static_cast<const Element*>(call.a) + (row + i) * call.a_row;
+#pragma GCC unroll kUnroll
+  for (int j = 0; j < columns; ++j)
+    b[j] = static_cast<const Element*>(call.b) + (column + j) * call.b_row;
+  Sums<T, rows, columns> tile;
+  tile.clear();
+  int64_t p = 0;
+  for (; p + n <= call.pixels; p += n)
+    tile.step([&](int i) { return load(a[i] + p); }, [&](int j) { return load(b[j] + p); });
+  if (p < call.pixels) {
+    // Pixels that were added before are absent on both sides: zero times infinity is no number.
+    decltype(Vector<T>{} == Vector<T>{}) present;
+    for (int lane = 0; lane < n; ++lane) present[lane] = lane < p + n - call.pixels ? 0 : -1;
+    const auto last = [&](const Element* from) {
+      const Vector<T> all = load(from + call.pixels - n);
+      return reinterpret_cast<Vector<T>>(reinterpret_cast<decltype(present)>(all) & present);
+    };
+    tile.step([&](int i) { return last(a[i]); }, [&](int j) { return last(b[j]); });
+  }
+  T* const result = static_cast<T*>(call.sums) + (row * call.columns + column) * n;
+  tile.for_each([&](const Vector<T>& sum, int i, int j) {
+    T* const to = result + (i * call.columns + j) * n;
+    store(to, load(to) + sum);
+  });
+}
+
+template <class Element>
+constexpr void (*kPixelSumsTiles[kRows][kColumns])(const PixelSums&, int64_t, int64_t) = {
+    {pixel_sums_tile<Element, 1, 1>, pixel_sums_tile<Element, 1, 2>, pixel_sums_tile<Element, 1, 3>,
+     pixel_sums_tile<Element, 1, 4>},
+    {pixel_sums_tile<Element, 2, 1>, pixel_sums_tile<Element, 2, 2>, pixel_sums_tile<Element, 2, 3>,
+     pixel_sums_tile<Element, 2, 4>},
+    {pixel_sums_tile<Element, 3, 1>, pixel_sums_tile<Element, 3, 2>, pixel_sums_tile<Element, 3, 3>,
+     pixel_sums_tile<Element, 3, 4>}};
+
+template <class Element>
+void pixel_sums(const PixelSums& call) {
+  for_each_piece<kColumns>(call.columns, [&](int64_t column, int64_t columns) {
+    for_each_piece<kRows>(call.rows, [&](int64_t row, int64_t rows) {
+      kPixelSumsTiles<Element>[rows - 1][columns - 1](call, row, column);
+    });
+  });
+}
+
+// ---- products ----------------------------------------------------------------------------------
+
+// Lanes from `lane` on of sums, from `from` on elsewhere.
+template <class B, class C, int rows, int vectors>
+void product_tile(const InPlaceProduct& call, int64_t row, int64_t lane, int64_t from) {
+  using T = SumOf<B>;
+  constexpr int n = kLanes<T>;
+  const int64_t a_row = call.a_row, a_step = call.a_step, b_step = call.b_step;
+  Sums<T, rows, vectors> tile;
+  tile.clear();
+  if (call.row_start)
+    tile.for_each([&](Vector<T>& sum, int i, int) {
+      sum = Vector<T>{} + static_cast<const T*>(call.row_start)[row + i];
+    });
+  if (call.lane_start)
+    tile.for_each([&](Vector<T>& sum, int, int j) {
+      sum = load(static_cast<const T*>(call.lane_start) + from + j * n);
+    });
+  const T* a = static_cast<const T*>(call.a) + row * a_row;
+  const B* b = static_cast<const B*>(call.b) + from;
+  for (int64_t k = call.steps; k > 0; --k) {
+    tile.step([&](int i) { return a[i * a_row]; }, [&](int j) { return load(b + j * n); });
+    a += a_step;
+    b += b_step;
+  }
+  if (call.sums) {
+    const T* const sums = static_cast<const T*>(call.sums) + row * call.sums_row + lane;
+    tile.for_each(
+        [&](Vector<T>& sum, int i, int j) { sum += load(sums + i * call.sums_row + j * n); });
+  }
+  C* const c = static_cast<C*>(call.c) + row * call.c_row + (call.to_sums ? lane : from);
+  tile.for_each(
+      [&](const Vector<T>& sum, int i, int j) { store(c + i * call.c_row + j * n, sum); });
+}
+
+template <class B, class C>
+constexpr void (*kProductTiles[kRows][3])(const InPlaceProduct&, int64_t, int64_t, int64_t) = {
+    {product_tile<B, C, 1, 1>, product_tile<B, C, 1, 2>, product_tile<B, C, 1, 4>},
+    {product_tile<B, C, 2, 1>, product_tile<B, C, 2, 2>, product_tile<B, C, 2, 4>},
+    {product_tile<B, C, 3, 1>, product_tile<B, C, 3, 2>, product_tile<B, C, 3, 4>}};
+
+template <class B, class C>
+void product(const InPlaceProduct& call) {
+  constexpr int64_t n = kLanes<SumOf<B>>;
+  for_each_piece<kRows>(call.rows, [&](int64_t row, int64_t rows) {
+    for (int64_t lane = 0; lane < call.lanes;) {
+      const int64_t whole = (call.lanes - lane) / n;
+      const int log = whole >= 4 ? 2 : whole >= 2 ? 1 : 0;  // of the vectors
+      kProductTiles<B, C>[rows - 1][log](call, row, lane, std::min(lane, call.lanes - n));
+      lane += n << log;
+    }
+  });
+}
+
+}  // namespace
+
+extern constinit const InPlaceKernels kInPlace{
+    {pixel_sums<float>, pixel_sums<bfloat16>, pixel_sums<float16>, pixel_sums<double>},
+    {{product<float, float>, product<float, bfloat16>, product<float, float16>},
+     {product<bfloat16, float>, product<bfloat16, bfloat16>},
+     {product<float16, float>, nullptr, product<float16, float16>},
+     {nullptr, nullptr, nullptr, product<double, double>}},
+};
+
+}  // namespace convtbw::simd::CONVTBW_TARGET
+
+#endif
