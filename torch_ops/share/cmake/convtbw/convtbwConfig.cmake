@@ -18,5 +18,7 @@ if(NOT TARGET convtbw::convtbw)
   # the header's functions: --as-needed, which torch's own target leaves on, would drop it.
   target_link_libraries(convtbw::convtbw INTERFACE
     ${TORCH_LIBRARIES} "-Wl,--push-state,--no-as-needed,\"${library}\",--pop-state")
-  target_link_options(convtbw::convtbw INTERFACE "LINKER:-rpath,${package}")
+  # Options, for CMake drops the run paths that it adds itself when it installs a program.
+  target_link_options(convtbw::convtbw INTERFACE
+    "LINKER:-rpath,${package},-rpath,${TORCH_INSTALL_PREFIX}/lib")
 endif()
