@@ -1,12 +1,14 @@
 // The Autograd key. Every operator is a partial derivative of one trilinear form, so its derivative
 // with respect to either tensor is another partial of the same form, with the cotangent in the
 // result's slot; its forward derivative is the operator itself on a tangent. Nothing else is
-// needed, to any order. A Node rather than autograd::Function: functorch refuses the latter.
+// needed, to any order; weights gradients of slices have partials of which each slice is a group. A
+// Node rather than autograd::Function: functorch refuses the latter.
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include "joined_channels.h"
 #include "validate.h"
 
 namespace convtbw {
@@ -41,7 +43,8 @@ Call replaced(const Call& call, const at::Tensor& first, const at::Tensor& secon
 // omitted pad, shape or output_padding: they pass what the call was resolved to.
 struct Resolution {
   std::string op;
-  int64_t channel = 0;  // dimension of the data tensors
+  int64_t channel = 0;   // dimension of the data tensors
+  int64_t spanning = 0;  // dimension of the weights that spans the groups
   int64_t groups = 1;
   std::vector<int64_t> strides, dilations;
   std::vector<c10::SymInt> pads_begin, pads_end, output_padding, first_sizes, second_sizes;
@@ -52,6 +55,7 @@ struct Resolution {
   static void visit(Self& self, const F& f) {
     f(self.op);
     f(self.channel);
+    f(self.spanning);
     f(self.groups);
     f(self.strides);
     f(self.dilations);
@@ -73,8 +77,10 @@ Resolution resolution_of(const Call& call, const Resolved<c10::SymInt>& resolved
   const auto vector = [](const auto& values) {
     return std::vector<c10::SymInt>(values.begin(), values.end());
   };
+  const WeightsLayout& weights = resolved.weights;
   return {call.op.name,
           resolved.data.channel,
+          weights.groups_on_y ? weights.y_channel : weights.x_channel,
           call.groups,
           call.strides.vec(),
           call.dilations.vec(),
@@ -89,7 +95,8 @@ Resolution resolution_of(const Call& call, const Resolved<c10::SymInt>& resolved
 
 // The partial of a call with respect to `wanted`; the cotangent lies in the result's slot.
 at::Tensor partial_of(const Resolution& r, Family family, Role wanted,
-                      const std::vector<c10::SymInt>& sizes, const PerRole<at::Tensor>& slots) {
+                      const std::vector<c10::SymInt>& sizes, const PerRole<at::Tensor>& slots,
+                      int64_t groups) {
   const Operator& op = partial(family, wanted);
   at::OptionalSymIntArrayRef shape, output_padding;
   if (op.shape_name) shape = sizes;
@@ -106,9 +113,24 @@ at::Tensor partial_of(const Resolution& r, Family family, Role wanted,
                    r.dilations,
                    "none",
                    output_padding,
-                   r.groups,
+                   groups,
                    r.data_format,
                    r.weights_format});
+}
+
+// The same of a call of slices. Each has weights of its own in the result's slot, and becomes a
+// group of its own.
+at::Tensor partial_of_slices(const Resolution& r, Family family, Role wanted,
+                             std::vector<c10::SymInt> sizes, PerRole<at::Tensor> slots) {
+  const int64_t slices = slots.w.sym_size(0).guard_int(__FILE__, __LINE__);
+  if (slices == 0) return at::zeros_symint(sizes, slots.w.options());
+  at::Tensor& other = slots[wanted == Role::x ? Role::y : Role::x];
+  sizes[0] = sizes[0] / slices;
+  sizes[r.channel] = sizes[r.channel] * slices;
+  other = join_channels(split_dimension(other, 0, {slices, sizes[0]}), r.channel, 1);
+  slots.w = join_channels(slots.w, r.spanning - 1, 1);
+  const at::Tensor result = partial_of(r, family, wanted, sizes, slots, slices * r.groups);
+  return join_dimensions(split_channels(result, r.channel, 1, slices), 0, 2);
 }
 
 // One flag for each of first, second and bias.
@@ -123,8 +145,12 @@ variable_list gradients(const Resolution& r, const Needed& needed, const at::Ten
   slots[op.first] = first;
   slots[op.second] = second;
   slots[op.result] = cotangent;
-  if (needed[0]) result[0] = partial_of(r, op.family, op.first, r.first_sizes, slots);
-  if (needed[1]) result[1] = partial_of(r, op.family, op.second, r.second_sizes, slots);
+  const auto partial = [&](Role wanted, const std::vector<c10::SymInt>& sizes) {
+    return op.of_slices ? partial_of_slices(r, op.family, wanted, sizes, slots)
+                        : partial_of(r, op.family, wanted, sizes, slots, r.groups);
+  };
+  if (needed[0]) result[0] = partial(op.first, r.first_sizes);
+  if (needed[1]) result[1] = partial(op.second, r.second_sizes);
   if (needed[2]) {
     std::vector<int64_t> others;
     for (int64_t d = 0; d < cotangent.dim(); ++d)

@@ -1,4 +1,4 @@
-// One call of any of the eight operators, as data; and the two ways between that and the
+// One call of any operator, as data; and the two ways between that and the
 // dispatcher: `implement` registers one handler for all operators under a dispatch key, `dispatch`
 // makes a call.
 #pragma once
@@ -245,6 +245,9 @@ void for_each_operator(F&& f) {
   f.template operator()<op::convolution_backward_data, schema::DataGradient>();
   f.template operator()<op::conv_transpose, schema::TransposedForward>();
   f.template operator()<op::convolution, schema::Forward>();
+  f.template
+  operator()<op::conv_transpose_backward_weights_of_slices, schema::TransposedWeightsGradient>();
+  f.template operator()<op::convolution_backward_weights_of_slices, schema::WeightsGradient>();
 }
 
 // Registers `handle` as the kernel of every operator, under the key of the library block `m`.

@@ -1,4 +1,5 @@
-// The eight operators as data: which role each tensor plays, and what the caller calls it.
+// The operators as data: which role each tensor plays, and what the caller calls it. Eight are
+// public; two more, of slices, are what vmap and autograd call.
 #pragma once
 
 #include "core/role.h"
@@ -19,6 +20,9 @@ struct Operator {
   const char* weights_format_name;
   bool pads_optional;  // pads may be left out: they follow from the extents
   bool takes_bias;
+  // The images are as many equal slices as the result's shape says in one more dimension, the
+  // first, and each slice has a weights gradient of its own.
+  bool of_slices = false;
 
   constexpr bool transposed() const { return family == Family::conv_transpose; }
   constexpr bool has_weights_input() const { return second == Role::w; }
@@ -124,6 +128,16 @@ inline constexpr Operator conv_transpose{"conv_transpose",
 inline constexpr Operator convolution{
     "convolution", Family::convolution, Role::x, Role::w, Role::y, "src", "weights", "dst", nullptr,
     nullptr,       "weights_format",    false,   true};
+
+constexpr Operator of_slices(Operator op, const char* name) {
+  op.name = name;
+  op.of_slices = true;
+  return op;
+}
+inline constexpr Operator conv_transpose_backward_weights_of_slices =
+    of_slices(conv_transpose_backward_weights, "_conv_transpose_backward_weights_of_slices");
+inline constexpr Operator convolution_backward_weights_of_slices =
+    of_slices(convolution_backward_weights, "_convolution_backward_weights_of_slices");
 }  // namespace op
 
 // The operator of a family that computes the partial with respect to `wanted`.
@@ -135,6 +149,12 @@ constexpr const Operator& partial(Family family, Role wanted) {
   return wanted == Role::x   ? op::conv_transpose
          : wanted == Role::w ? op::conv_transpose_backward_weights
                              : op::conv_transpose_backward_data;
+}
+
+// The weights gradients of a family, one for each slice of the images.
+constexpr const Operator& partial_of_slices(Family family) {
+  return family == Family::convolution ? op::convolution_backward_weights_of_slices
+                                       : op::conv_transpose_backward_weights_of_slices;
 }
 
 }  // namespace convtbw

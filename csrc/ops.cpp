@@ -39,7 +39,8 @@ DataStrides data_strides(const at::Tensor& tensor, const DataLayout& layout, int
 WeightsStrides weights_strides(const at::Tensor& tensor, const Resolved<int64_t>& call) {
   const WeightsLayout& layout = call.weights;
   WeightsStrides strides{
-      0, stride_of(tensor, layout.y_channel), stride_of(tensor, layout.x_channel), {}};
+      0, 0, stride_of(tensor, layout.y_channel), stride_of(tensor, layout.x_channel), {}};
+  if (call.slices > 1) strides.slice = tensor.stride(0);
   strides.group = layout.groups_on_y ? strides.y_channel * call.channels.y
                                      : strides.x_channel * call.channels.x;
   if (call.channels.y == 1) strides.y_channel = 0;
@@ -103,6 +104,7 @@ Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at
   problem.x = data_strides(*tensors.x, resolved.data, resolved.rank);
   problem.y = data_strides(*tensors.y, resolved.data, resolved.rank);
   problem.w = weights_strides(*tensors.w, resolved);
+  problem.slices = resolved.slices;
   problem.bias = call.bias.has_value();
   problem.forked = in_forked_child();
   problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();

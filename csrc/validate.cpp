@@ -119,6 +119,15 @@ struct Text {
 template <class Write>
 Text(Write) -> Text<Write>;
 
+// Of the result's shape where the caller gives it.
+int dimensions_of_shape(const Call& call) {
+  return static_cast<int>(call.first.dim()) + (call.op.of_slices ? 1 : 0);
+}
+
+const char* dimensions_in_words(const Call& call) {
+  return call.op.of_slices ? ", one more than dimensions of " : ", as many as dimensions of ";
+}
+
 template <class Int>
 class Resolver {
  public:
@@ -224,23 +233,25 @@ class Resolver {
     result_.data.dimensions = rank + 2;
     format_ = kWeightsFormats[word_index(call_, op_.weights_format_name, call_.weights_format,
                                          kWeightsFormats)];
-    result_.weights.y_channel = position(format_, letter(Role::y), rank);
-    result_.weights.x_channel = position(format_, letter(Role::x), rank);
-    result_.weights.first_axis = position(format_, 'X', rank);
+    const int first = op_.of_slices ? 1 : 0;
+    result_.weights.y_channel = first + position(format_, letter(Role::y), rank);
+    result_.weights.x_channel = first + position(format_, letter(Role::x), rank);
+    result_.weights.first_axis = first + position(format_, 'X', rank);
   }
 
   void read_sizes() {
     if (op_.shape_name) {
       const auto& shape = sizes_[op_.result];
-      check(call_, static_cast<int>(shape.size()) == result_.rank + 2, op_.shape_name, " has ",
-            shape.size(), " entries ", shape, "; expected ", result_.rank + 2,
-            ", as many as dimensions of ", op_.first_name);
+      const int dimensions = dimensions_of_shape(call_);
+      check(call_, static_cast<int>(shape.size()) == dimensions, op_.shape_name, " has ",
+            shape.size(), " entries ", shape, "; expected ", dimensions, dimensions_in_words(call_),
+            op_.first_name);
     }
     for (const Role role : {op_.first, op_.second, op_.result}) {
       if (!is_given(role)) continue;
       const auto& sizes = sizes_[role];
       for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
-        const bool batch = role != Role::w && d == 0;
+        const bool batch = d == 0 && (role != Role::w || op_.of_slices);
         check(call_, at_least(sizes[d], batch ? 0 : 1), name(role), " has extent ", sizes[d],
               " in dimension ", d, " ", sizes, "; expected at least ", batch ? 0 : 1);
       }
@@ -252,6 +263,12 @@ class Resolver {
         check(call_, equal(sizes_[role][0], result_.batch), name(role), " has batch size ",
               sizes_[role][0], " but ", name(data), " has ", result_.batch, " (", name(role), " ",
               sizes_[role], ", ", name(data), " ", sizes_[data], ")");
+    if (op_.of_slices) {
+      result_.slices = sizes_.w[0];
+      const Int images = result_.batch / larger(result_.slices, 1);
+      check(call_, equal(result_.slices * images, result_.batch), name(data), " has batch size ",
+            result_.batch, "; expected a multiple of the number of slices, ", result_.slices);
+    }
   }
 
   Int total_channels(Role role) const { return sizes_[role][result_.data.channel]; }
@@ -536,8 +553,9 @@ Sizes<int64_t> shape_tensor_values(const Call& call) {
   check(call, tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name,
         " has dtype ", tensor.scalar_type(), "; expected int32 or int64");
   check(call, tensor.dim() == 1, name, " has rank ", tensor.dim(), "; expected 1");
-  check(call, tensor.numel() == call.first.dim(), name, " has ", tensor.numel(),
-        " entries; expected ", call.first.dim(), ", as many as dimensions of ", call.op.first_name);
+  check(call, tensor.numel() == dimensions_of_shape(call), name, " has ", tensor.numel(),
+        " entries; expected ", dimensions_of_shape(call), dimensions_in_words(call),
+        call.op.first_name);
   const at::Tensor values = tensor.to(at::kLong).contiguous();
   const int64_t* begin = values.const_data_ptr<int64_t>();
   return Sizes<int64_t>(begin, begin + values.numel());

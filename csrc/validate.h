@@ -18,9 +18,10 @@ struct DataLayout {
   int dimensions;  // its rank
 };
 
-// Where a weights tensor keeps its dimensions, in terms of roles, and how groups read its shape:
-// with `groups_on_y` the dimension of y's channels spans all groups and that of x's channels one
-// group (the standard reading of both families); otherwise the other way round.
+// Where a weights tensor keeps its dimensions, the one of slices included, in terms of roles, and
+// how groups read its shape: with `groups_on_y` the dimension of y's channels spans all groups and
+// that of x's channels one group (the standard reading of both families); otherwise the other way
+// round.
 struct WeightsLayout {
   int y_channel, x_channel, first_axis;
   bool groups_on_y = true;
@@ -33,6 +34,7 @@ struct Resolved {
   DataLayout data;
   WeightsLayout weights;
   Int batch;
+  Int slices = 1;               // of the batch; more where op.of_slices
   PerRole<Int> channels;        // per group, of x and of y
   PerRole<Sizes<Int>> extents;  // spatial, of x, w (the taps) and y
   Sizes<Int> pads_begin, pads_end;

@@ -2,7 +2,8 @@
 // indices that it shares with the result:
 //
 // - n, where the weights are the same for all: the batch of images becomes longer;
-// - g, where both tensors are batched: each call becomes a group of its own;
+// - g, where both tensors are batched: each call becomes a group of its own. Not for weights
+//   gradients: the images of each call are a slice of one batch, with a result of its own;
 // - c or q, where one tensor is batched and the other, which is the same for all, does not have
 //   that index: there are more channels in each group.
 //
@@ -10,6 +11,7 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 
+#include "joined_channels.h"
 #include "validate.h"
 
 namespace convtbw {
@@ -28,24 +30,6 @@ Batched unwrapped(const at::Tensor& tensor, int64_t level) {
   const auto [value, dimension] = at::functorch::unwrapTensorAtLevel(tensor, level);
   if (!dimension) return {value, false};
   return {value.movedim(*dimension, 0), true};
-}
-
-// The batched dimension between `groups` groups and the channels of one, in the dimension `channel`
-// of a call's tensor: (B, ..., g * c, ...) -> (..., g * B * c, ...).
-at::Tensor join_channels(const at::Tensor& tensor, int64_t channel, const SymInt& groups) {
-  const std::vector<SymInt> split{groups, tensor.sym_size(channel + 1) / groups};
-  return tensor.unflatten_symint(channel + 1, split)
-      .movedim(0, channel + 1)
-      .flatten(channel, channel + 2);
-}
-
-// The inverse, of a result: (..., g * B * c, ...) -> (B, ..., g * c, ...).
-at::Tensor split_channels(const at::Tensor& tensor, int64_t channel, const SymInt& groups,
-                          const SymInt& batch) {
-  const std::vector<SymInt> split{groups, batch, tensor.sym_size(channel) / (groups * batch)};
-  return tensor.unflatten_symint(channel, split)
-      .movedim(channel + 1, 0)
-      .flatten(channel + 1, channel + 2);
 }
 
 // A call for a batch of calls, while it is put together.
@@ -73,9 +57,11 @@ class BatchedCall {
 
   // The result, whose first dimension is the batched one.
   at::Tensor run() {
-    if (first_.batched && second_.batched) return as_groups();
-    if (second_.batched || (first_.batched && op_.result == Role::w)) return as_channels();
-    return first_.batched ? as_images() : as_one();
+    if (first_.batched && second_.batched && op_.result == Role::w) return as_slices();
+    if (first_.batched && !second_.batched && op_.result != Role::w) return as_images();
+    if (!first_.batched && !second_.batched) return as_one();
+    if (batch_.maybe_as_int() == 0) return of_no_calls();
+    return first_.batched && second_.batched ? as_groups() : as_channels();
   }
 
  private:
@@ -87,8 +73,21 @@ class BatchedCall {
     groups_ = batch_ * call_.groups;
     if (op_.shape_name) shape_[spanning_dimension(op_.result)] *= batch_;
     const at::Tensor result =
-        call(join(first_, op_.first), join(second_, op_.second), bias_of_channels(1));
+        call(op_, join(first_, op_.first), join(second_, op_.second), bias_of_channels(1));
     return split_channels(result, spanning_dimension(op_.result), 1, batch_);
+  }
+
+  // Every call is a slice of the images, or as many as it has slices itself.
+  at::Tensor as_slices() {
+    const Operator& op = partial_of_slices(op_.family);
+    if (op_.of_slices)
+      shape_[0] *= batch_;
+    else
+      shape_.insert(shape_.begin(), batch_);
+    const at::Tensor result = call(op, join_dimensions(first_.tensor, 0, 2),
+                                   join_dimensions(second_.tensor, 0, 2), at::Tensor());
+    if (!op_.of_slices) return result;
+    return split_dimension(result, 0, {batch_, resolved_.slices});
   }
 
   // The calls are channels of the tensor that is batched and of the result.
@@ -101,8 +100,8 @@ class BatchedCall {
                  : tensor.tensor;
     };
     if (op_.shape_name) shape_[channel_dimension(op_.result, role)] *= batch_;
-    const at::Tensor result =
-        call(join(first_, op_.first), join(second_, op_.second), bias_of_channels(call_.groups));
+    const at::Tensor result = call(op_, join(first_, op_.first), join(second_, op_.second),
+                                   bias_of_channels(call_.groups));
     return split_channels(result, channel_dimension(op_.result, role), groups_in(op_.result, role),
                           batch_);
   }
@@ -110,15 +109,21 @@ class BatchedCall {
   // The calls are images.
   at::Tensor as_images() {
     if (op_.shape_name) shape_[0] *= batch_;
-    const at::Tensor result = call(first_.tensor.flatten(0, 1), second_.tensor,
+    const at::Tensor result = call(op_, join_dimensions(first_.tensor, 0, 2), second_.tensor,
                                    bias_.batched ? at::Tensor() : bias_.tensor);
-    const std::vector<SymInt> split{batch_, result.sym_size(0) / batch_};
-    return with_batched_bias(result.unflatten_symint(0, split));
+    return with_batched_bias(split_dimension(result, 0, {batch_, resolved_.batch}));
+  }
+
+  // No group and no channel.
+  at::Tensor of_no_calls() const {
+    std::vector<SymInt> sizes(resolved_.result.begin(), resolved_.result.end());
+    sizes.insert(sizes.begin(), 0);
+    return at::empty_symint(sizes, first_.tensor.options());
   }
 
   // Nothing but the bias is batched.
   at::Tensor as_one() {
-    return with_batched_bias(call(first_.tensor, second_.tensor, at::Tensor()).unsqueeze(0));
+    return with_batched_bias(call(op_, first_.tensor, second_.tensor, at::Tensor()).unsqueeze(0));
   }
 
   // Adds the bias to results of one more dimension, which is a second rounding.
@@ -137,7 +142,8 @@ class BatchedCall {
     return join_channels(bias_.tensor.expand_symint(shape), 0, groups);
   }
 
-  at::Tensor call(const at::Tensor& first, const at::Tensor& second, const at::Tensor& bias) {
+  at::Tensor call(const Operator& op, const at::Tensor& first, const at::Tensor& second,
+                  const at::Tensor& bias) {
     const std::vector<SymInt> pads_begin(resolved_.pads_begin.begin(), resolved_.pads_begin.end());
     const std::vector<SymInt> pads_end(resolved_.pads_end.begin(), resolved_.pads_end.end());
     const std::vector<SymInt> output_padding(resolved_.output_padding.begin(),
@@ -145,7 +151,7 @@ class BatchedCall {
     at::OptionalSymIntArrayRef shape, extra;
     if (op_.shape_name) shape = shape_;
     if (op_.transposed()) extra = output_padding;
-    return dispatch({op_,
+    return dispatch({op,
                      first,
                      second,
                      bias.defined() ? std::optional(bias) : std::nullopt,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 # Thousands of tiny calls: on a busy machine, threads that spin while they wait cost five times
 # more than the calls. OpenMP reads this once, so it must stand before torch is imported.
@@ -38,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist
+        session.config.workeroutput["forcing"] = forcing.account()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    if hasattr(node, "workeroutput"):  # not if it crashed
+        forcing.add(node.workeroutput["forcing"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -51,6 +51,16 @@ def supported_targets() -> list[str]:
     return runs
 
 
+def account() -> list[dict[str, int]]:
+    """What a worker of pytest-xdist has counted, for `add` in the process that tells."""
+    return [dict(counter) for counter in (ran, declined, reasons)]
+
+
+def add(account: list[dict[str, int]]) -> None:
+    for mine, theirs in zip((ran, declined, reasons), account, strict=True):
+        mine.update(theirs)
+
+
 def summary() -> str:
     most = ", ".join(f"{reason} x {n}" for reason, n in reasons.most_common(8))
     return f"onednn ran {ran['onednn']} cases, declined {declined['onednn']} (reasons: {most})"

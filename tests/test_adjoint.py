@@ -85,6 +85,7 @@ def test_adjoint_in_float64(problem: Problem) -> None:
     assert max(values) - min(values) <= 1e-11 * size, f"{problem}: {values}"
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("name", torch_ops.backends.supported())
 def test_adjoint_exactly_in_float32(name: str) -> None:
     """Integers, so equality is exact on every backend."""

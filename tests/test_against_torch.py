@@ -169,6 +169,7 @@ def test_float32(backend: str, family: str) -> None:
             check(case, torch.float32, backend)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("family", TORCH)
 def test_float64_on_reference(family: str) -> None:
     with torch_ops.backends.use("reference"):

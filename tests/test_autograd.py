@@ -390,6 +390,7 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.unforced
 @every_operator
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_compiled_autograd(case: Case, compiler: str, fresh_compiler: None) -> None:
@@ -406,6 +407,7 @@ def test_compiled_autograd(case: Case, compiler: str, fresh_compiler: None) -> N
         close([tensor.grad for tensor in inputs], [tensor.grad for tensor in wanted])
 
 
+@pytest.mark.unforced
 @every_operator
 def test_compiled_autograd_keeps_calls_apart(case: Case, fresh_compiler: None) -> None:
     # Two calls that differ in one attribute must not share a cached backward graph.

@@ -191,6 +191,7 @@ def test_geometric_means_and_worst_cases() -> None:
     assert ("measured", "f32", "weights") not in means
 
 
+@pytest.mark.unforced
 def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shapes = ["up3_dw_47341", "c8k5"]
     markdown = tmp_path / "tables.md"
@@ -252,6 +253,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| c8k5_27974 | NXC | f32 | weights |" in markdown.read_text()
 
 
+@pytest.mark.unforced
 def test_forcing_concerns_ours_alone(tmp_path: Path) -> None:
     arguments = ["--quick", "--rounds", "1", "--seconds", "0", "--shapes", "up3_dw"]
     arguments += ["--format", "NXC", "--partial", "weights", "--sections", "cases"]

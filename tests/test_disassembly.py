@@ -16,6 +16,8 @@ import pytest
 
 import torch_ops
 
+pytestmark = pytest.mark.unforced
+
 TARGETS = ("avx2", "avx512", "avx512_bf16")
 # A tile is a template over <arithmetic, rows, vectors>, and holds rows * vectors accumulators.
 TILE = r"\bconvtbw::simd::{target}::.*_tile<.*, (\d+), (\d+)>\("

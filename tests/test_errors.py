@@ -19,6 +19,8 @@ from torch import Tensor
 
 import torch_ops  # noqa: F401  registers torch.ops.convtbw
 
+pytestmark = pytest.mark.unforced
+
 HUGE = 2**62
 MAXIMUM = 2**63 - 1
 OVERFLOW = r"overflow|64.bit"

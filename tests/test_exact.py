@@ -57,6 +57,7 @@ def test_every_problem(backend: str, dtype: torch.dtype, family: str, rank: int)
     assert not found, report(found)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("family", ["convolution", "conv_transpose"])
 def test_every_problem_in_float64_on_reference(family: str) -> None:
     with torch_ops.backends.use("reference"):
@@ -79,6 +80,7 @@ def test_every_problem_on_the_backend_of_the_planners_choice(
     assert not found, report(found)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("target", forcing.supported_targets())
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_problem_on_every_simd_target(dtype: torch.dtype, target: str) -> None:
@@ -128,6 +130,7 @@ def test_every_format_and_reading(
     assert not found, report(found)
 
 
+@pytest.mark.unforced
 def test_onednn_runs_a_healthy_share_of_float32() -> None:
     """A backend that declines everything would pass every other test."""
     if "onednn" not in torch_ops.backends.supported():

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.unforced
+
 BUILD = Path(__file__).parent.parent / "build" / "inplace"
 # The generic target has no instruction-set flags: its copies serve every CPU.
 OBJECTS = sorted(

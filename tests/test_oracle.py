@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from problems import Problem, problems
 
+pytestmark = pytest.mark.unforced
+
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:

@@ -14,6 +14,8 @@ from samples import OPERATORS, one_each
 
 import torch_ops
 
+pytestmark = pytest.mark.unforced
+
 
 def test_version() -> None:
     assert re.fullmatch(r"\d+\.\d+.*", torch_ops.__version__)
@@ -86,7 +88,6 @@ def test_another_torch_version_is_refused_with_both_versions() -> None:
     assert built_for in last_lines
 
 
-@pytest.mark.unforced
 def test_without_the_onednn_library_the_package_works(tmp_path: Path) -> None:
     """The backend's shared object is opened at first use; without it, it is unsupported."""
     if "onednn" not in torch_ops.backends.available():

@@ -9,6 +9,8 @@ import pytest
 import torch
 from problems import axis_has, pairs_of, possible_pairs, problems
 
+pytestmark = pytest.mark.unforced
+
 
 def test_every_possible_pair_occurs() -> None:
     covered = set().union(*(pairs_of(p.levels) for p in problems()))

@@ -16,7 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_ops  # noqa: F401  registers torch.ops.convtbw
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its compiler's internals
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torch's own, about its compiler's internals
+    pytest.mark.unforced,
+]
 
 # The contract, spelled out: a change here is a change of the interface.
 _R = "int[] strides, SymInt[] pads_begin, SymInt[] pads_end, int[] dilations, str auto_pad='none'"
@@ -65,6 +68,10 @@ SCHEMAS = (
     ),
 )
 every_operator = pytest.mark.parametrize("case", one_each(), ids=str)
+OF_SLICES = (
+    "_convolution_backward_weights_of_slices",
+    "_conv_transpose_backward_weights_of_slices",
+)
 
 
 def overload(case: Case) -> torch._ops.OpOverload:
@@ -89,21 +96,28 @@ def test_schema_is_frozen(text: str) -> None:
     assert actual == torch._C.parse_schema("convtbw::" + text)
 
 
-def test_there_are_exactly_eight_operators() -> None:
+def test_there_are_exactly_eight_public_operators() -> None:
     registered = [
         name.removeprefix("convtbw::")
         for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("convtbw::")
+        if name.startswith("convtbw::") and not name.startswith("convtbw::_")
     ]
     assert sorted(registered) == sorted(OPERATORS) == sorted(
         text.split("(")[0] for text in SCHEMAS
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [*OPERATORS, *OF_SLICES])
 def test_operator_has_its_kernels(name: str) -> None:
     for key in ("CPU", "Meta", "Autograd"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"convtbw::{name}", key), key
+
+
+@pytest.mark.parametrize("name", OF_SLICES)
+def test_operator_of_slices_has_the_public_one_s_schema(name: str) -> None:
+    public = getattr(torch.ops.convtbw, name[1:].removesuffix("_of_slices")).default._schema
+    actual = getattr(torch.ops.convtbw, name).default._schema
+    assert str(actual) == str(public).replace(public.name, actual.name)
 
 
 # --- opcheck --------------------------------------------------------------------------------------

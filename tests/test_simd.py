@@ -20,7 +20,10 @@ from torch_ops.bench_accuracy import errors
 from torch_ops.bench_cases import FORMATS, PARTIALS, Case
 from torch_ops.bench_shapes import Shape
 
-TARGETS = supported_targets()
+# What says itself where it runs need not be forced from outside.
+every_target = pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=pytest.mark.unforced) for target in supported_targets()]
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -91,7 +94,7 @@ def wrong(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_every_number_of_channels(target: str, dtype: torch.dtype) -> None:
     """From 1 to two tiles and one more, on both sides; the other side few and many."""
     found = []
@@ -104,7 +107,7 @@ def test_every_number_of_channels(target: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_every_number_of_pixels_and_taps(target: str, dtype: torch.dtype) -> None:
     found = []
     with torch_ops.backends.use("simd", target):
@@ -120,7 +123,7 @@ def test_every_number_of_pixels_and_taps(target: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> None:
     found = []
     with torch_ops.backends.use("simd", target):
@@ -137,7 +140,7 @@ def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
     """Depthwise, with a channel multiplier, and small groups."""
     found = []
@@ -153,7 +156,7 @@ def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_any_strides(target: str) -> None:
     """Overlapping, unaligned, reversed-order and zero strides are read where they lie."""
     memory = {d: integers(4000, dtype=d) for d in (torch.float32, torch.bfloat16)}
@@ -180,7 +183,7 @@ def test_any_strides(target: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
     """Rows of a tile and one more, odd numbers of channels, partial vectors, long sums."""
     found = []
@@ -198,7 +201,7 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_one_tap_adds_the_bias_of_each_group(target: str, dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
         for groups, c, q, pixels in ((1, 95, 40, 64), (1, 96, 41, 79), (2, 33, 26, 700)):
@@ -223,7 +226,7 @@ def test_one_tap_adds_the_bias_of_each_group(target: str, dtype: torch.dtype) ->
             assert torch.equal(found.double(), expected)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_one_tap_reads_any_strides(target: str) -> None:
     with torch_ops.backends.use("simd", target):
         for dtype in (torch.float32, torch.bfloat16):
@@ -240,6 +243,7 @@ def test_one_tap_reads_any_strides(target: str) -> None:
                         assert torch.equal(found[name].double(), expected[name]), (name, channel)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dimension", [0, 1, 2, 3])
 def test_strides_beyond_two_to_the_31(dimension: int, dtype: torch.dtype) -> None:
@@ -269,7 +273,7 @@ def restored_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("restored_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 @pytest.mark.parametrize(
     "shape",
     [
@@ -332,7 +336,7 @@ print(highest() - before - result.nbytes)
 """
 
 
-@pytest.mark.parametrize("backend", ["simd", "auto"])
+@pytest.mark.parametrize("backend", [pytest.param("simd", marks=pytest.mark.unforced), "auto"])
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["unet_up4", "large_3d"])
 def test_weights_gradient_needs_16_megabytes_beside_its_result(
@@ -349,6 +353,7 @@ def test_weights_gradient_needs_16_megabytes_beside_its_result(
     assert int(child.stdout) <= 16 << 20
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(
     "shape",

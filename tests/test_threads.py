@@ -74,6 +74,7 @@ def test_concurrent_callers_while_plans_are_dropped() -> None:
         assert all(pool.map(caller, range(4)))
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPERATORS)
@@ -185,6 +186,7 @@ def test_forked_child_computes_the_same(fork: str, tmp_path: Path) -> None:
     assert process.stdout.strip() == "done"
 
 
+@pytest.mark.unforced
 def test_forced_onednn_in_a_forked_child_declines(tmp_path: Path) -> None:
     if "onednn" not in torch_ops.backends.supported():
         # Nothing to force: the name must be refused here as in a child.

@@ -146,6 +146,7 @@ def test_per_sample_gradients(name: str, data_format: str) -> None:
     torch.testing.assert_close(list(result), expected)
 
 
+@pytest.mark.unforced
 @pytest.mark.parametrize("case", one_each(), ids=str)
 def test_compiled(case: Case) -> None:
     torch._dynamo.reset()
@@ -160,6 +161,17 @@ def test_memory_format() -> None:
     weight = torch.randn(4, 4, 3, 3)
     result = torch.vmap(torch_ops.functional.conv2d, (0, None))(images, weight)
     assert result[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("case", one_each(), ids=str)
+def test_no_calls(case: Case) -> None:
+    for in_dims in in_dims_of(case):
+        tensors = [
+            tensor if dim is None else tensor.narrow(dim, 0, 0)
+            for tensor, dim in zip(stacked(case, in_dims), in_dims, strict=True)
+        ]
+        result = torch.vmap(case.call, in_dims)(*tensors)
+        assert result.shape == (0, *case.call(*case.tensors()).shape)
 
 
 def test_errors_are_those_of_one_call() -> None:

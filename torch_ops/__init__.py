@@ -7,7 +7,7 @@ torch.nn.functional and torch.nn, and :func:`convert` gives them to a model that
 :func:`enable` computes torch's own convolutions with the same kernels.
 """
 
-from torch_ops import backends, functional, nn
+from torch_ops import backends, flops, functional, nn  # noqa: F401  (flops: registers formulas)
 from torch_ops._library import __version__, cmake_prefix_path
 from torch_ops.conversion import convert
 from torch_ops.ops import (

@@ -32,6 +32,30 @@ _CONV_TRANSPOSE = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 REFUSALS = (RuntimeError, TypeError, ValueError)
 
+# Exact classes of what the short cut takes: what derives from them may mean something else.
+_TENSORS_OR_NONE = {Tensor, Parameter, type(None)}
+_SEQUENCES = (tuple, list)
+
+
+def may_be_short_cut(input, weight, bias, *attributes) -> bool:
+    """Whether torch.ops.convtbw_functional takes a call, in torch's words and order.
+
+    It knows no words, pairs or symbolic integers, takes True for 1, and would stand in graphs.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if not {type(input), type(weight), type(bias)} <= _TENSORS_OR_NONE:
+        return False
+    for attribute in attributes:
+        if type(attribute) is int:
+            continue
+        if type(attribute) not in _SEQUENCES:
+            return False
+        for entry in attribute:
+            if type(entry) is not int:
+                return False
+    return True
+
 
 def convolution(
     rank: int,
@@ -48,7 +72,7 @@ def convolution(
 
     def resolved(weight: Tensor) -> tuple[Pads, list[int], list[int]]:
         strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
-        pads = convolution_pads(padding, weight.shape[2:], strides, dilations)
+        pads = convolution_pads(padding, integers(weight.shape[2:]), strides, dilations)
         return pads, strides, dilations
 
     def here(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -99,8 +123,8 @@ def conv_transpose(
         pads, extra = conv_transpose_pads(
             padding,
             output_padding,
-            spatial_extents(rank, input.shape, data_format),
-            weight.shape[2:],
+            integers(spatial_extents(rank, input.shape, data_format)),
+            integers(weight.shape[2:]),
             strides,
             dilations,
             _spatial_size(rank, input, output_size, data_format),
@@ -160,18 +184,16 @@ def _compute(
 ) -> Tensor:
     """The result of `here`, or of `in_torch` for what is not computed here."""
     check_data_format(data_format)
-    tensors = (input, weight, bias)
-    if torch.is_autocast_enabled("cpu"):
-        tensors = tuple(_autocast(tensor) for tensor in tensors)
-    if not is_computed_here(*tensors):
+    dtype_of = _autocast_dtype if torch.is_autocast_enabled("cpu") else _dtype
+    if not is_computed_here(input, weight, bias, dtype_of):
         return in_torch(input, weight, bias)
     try:
-        return here(*tensors)
+        return here(input, weight, bias)
     except REFUSALS as error:
         refusal = error
     # Torch raises its own error, or accepts: zero channels and results of zero pixels, which the
     # operators refuse. Anything else is an error, such as a backend that is forced and declines.
-    result = in_torch(*tensors)
+    result = in_torch(input, weight, bias)
     if result.numel() > 0:
         raise refusal
     return result
@@ -183,7 +205,8 @@ def check_data_format(data_format: str) -> None:
 
 
 def check_ranks(rank: int, data: Tensor, weight: Tensor) -> None:
-    if data.dim() not in (rank + 1, rank + 2):
+    # Not `in`: a compiler with dynamic sizes makes a symbol of `rank`, which it finds in no tuple.
+    if not rank + 1 <= data.dim() <= rank + 2:
         raise RuntimeError(
             f"Expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input, but got input of "
             f"size: {list(data.shape)}"
@@ -194,12 +217,27 @@ def check_ranks(rank: int, data: Tensor, weight: Tensor) -> None:
         )
 
 
-def is_computed_here(data: Tensor, other: Tensor, bias: Tensor | None = None) -> bool:
+def _dtype(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype
+
+
+def _autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype of what autocast makes of a tensor: convolutions are on its list."""
+    eligible = tensor.is_cpu and tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return torch.get_autocast_dtype("cpu") if eligible else tensor.dtype
+
+
+def is_computed_here(
+    data: Tensor,
+    other: Tensor,
+    bias: Tensor | None = None,
+    dtype_of: Callable[[Tensor], torch.dtype] = _dtype,
+) -> bool:
     """Whether the operators take these tensors, which share a dtype."""
     for tensor in (data, other) if bias is None else (data, other, bias):
         if not (
             _is_plain_tensor(type(tensor))
-            and tensor.dtype is data.dtype
+            and dtype_of(tensor) is dtype_of(data)
             and (tensor.is_cpu or tensor.is_meta)
             and tensor.layout is torch.strided
             and not tensor.is_nested
@@ -217,17 +255,6 @@ def _is_plain_tensor(kind: type) -> bool:
         override is torch._C._disabled_torch_function_impl
         or getattr(override, "__func__", None) is Tensor.__torch_function__.__func__
     )
-
-
-def _autocast(tensor):
-    """What autocast would make of an argument: convolutions are on its list."""
-    eligible = (
-        isinstance(tensor, Tensor)
-        and tensor.device.type == "cpu"
-        and tensor.is_floating_point()
-        and tensor.dtype is not torch.float64
-    )
-    return tensor.to(torch.get_autocast_dtype("cpu")) if eligible else tensor
 
 
 def operator_layout(
@@ -282,6 +309,11 @@ def _is_channels_last(tensor: Tensor) -> bool:
 def channel_dimension(rank: int, data_format: str) -> int:
     """From the end, so that unbatched data has the same."""
     return -1 if data_format == "NXC" else -rank - 1
+
+
+def integers(sizes: Sequence[int]) -> list[int]:
+    """Sizes as integers, symbolic or not: torch.jit.trace makes tensors of them."""
+    return [int(size) if isinstance(size, Tensor) else size for size in sizes]
 
 
 def spatial_extents(rank: int, shape: Sequence[int], data_format: str) -> Sequence[int]:

@@ -18,6 +18,7 @@ from torch_ops.functional_call import (
     channel_dimension,
     check_data_format,
     check_ranks,
+    integers,
     is_computed_here,
     operator_layout,
     spatial_extents,
@@ -184,12 +185,12 @@ def _conv_input(rank: int):
         def compute() -> Tensor:
             check_ranks(rank, grad_output, weight)
             _check_same_rank(len(input_size), grad_output)
-            known = _convolution(rank, weight.shape, stride, padding, dilation)
+            known = _convolution(rank, integers(weight.shape), stride, padding, dilation)
             data, layout, restore = operator_layout(rank, grad_output, weight, data_format)
             result = torch.ops.convtbw.convolution_backward_data(
                 data,
                 weight,
-                src_shape=_sizes(rank, input_size, data_format, layout),
+                src_shape=_sizes(rank, integers(input_size), data_format, layout),
                 **attributes(*known, groups),
                 data_format=layout,
                 weights_format="OIX",
@@ -222,11 +223,11 @@ def _conv_weight(rank: int):
 
         def compute() -> Tensor:
             _check_same_rank(input.dim(), grad_output)
-            known = _convolution(rank, weight_size, stride, padding, dilation)
+            known = _convolution(rank, integers(weight_size), stride, padding, dilation)
             return torch.ops.convtbw.convolution_backward_weights(
                 _batch(rank, input),
                 _batch(rank, grad_output),
-                weights_shape=weight_size,
+                weights_shape=integers(weight_size),
                 **attributes(*known, groups),
                 data_format=data_format,
                 weights_format="OIX",
@@ -270,10 +271,12 @@ def _conv_transpose_input(rank: int):
             check_ranks(rank, grad_output, weight)
             _check_same_rank(len(input_size), grad_output)
             extents = [
-                spatial_extents(rank, size, data_format) for size in (input_size, grad_output.shape)
+                integers(spatial_extents(rank, size, data_format))
+                for size in (input_size, grad_output.shape)
             ]
+            weight_size = integers(weight.shape)
             return _transposed(
-                rank, *extents, weight.shape, stride, padding, output_padding, dilation
+                rank, *extents, weight_size, stride, padding, output_padding, dilation
             )
 
         def compute() -> Tensor:
@@ -335,10 +338,17 @@ def _conv_transpose_weight(rank: int):
         def known() -> tuple[Pads, list[int], list[int], list[int]]:
             _check_same_rank(input.dim(), grad_output)
             extents = [
-                spatial_extents(rank, data.shape, data_format) for data in (input, grad_output)
+                integers(spatial_extents(rank, data.shape, data_format))
+                for data in (input, grad_output)
             ]
             return _transposed(
-                rank, *extents, weight_size, stride, padding, output_padding, dilation
+                rank,
+                *extents,
+                integers(weight_size),
+                stride,
+                padding,
+                output_padding,
+                dilation,
             )
 
         def compute() -> Tensor:
@@ -347,7 +357,7 @@ def _conv_transpose_weight(rank: int):
             return torch.ops.convtbw.conv_transpose_backward_weights(
                 _batch(rank, input),
                 _batch(rank, grad_output),
-                weights_shape=weight_size,
+                weights_shape=integers(weight_size),
                 **attributes(pads, strides, dilations, groups),
                 output_padding=extra,
                 data_format=data_format,

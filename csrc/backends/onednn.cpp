@@ -458,9 +458,35 @@ class OnednnPlan : public Plan {
   int64_t scratchpad_bytes_ = 0, scratchpad_offset_ = 0;
 };
 
+// The plan of one slice, for one after the other.
+class SlicesPlan : public Plan {
+ public:
+  SlicesPlan(const Problem& p, std::unique_ptr<const Plan> plan)
+      : problem_(p), plan_(std::move(plan)) {
+    kernel = plan_->kernel + ", slice by slice";
+    workspace = plan_->workspace;
+    reorders = plan_->reorders;
+    bytes = plan_->bytes + int64_t{sizeof(SlicesPlan)};
+  }
+
+  void run(const Operands& operands) const override {
+    for (int64_t slice = 0; slice < problem_.slices; ++slice)
+      plan_->run(operands_of_slice(problem_, operands, slice));
+  }
+
+ private:
+  const Problem problem_;
+  const std::unique_ptr<const Plan> plan_;
+};
+
 Prepared declined(std::string reason) { return {nullptr, std::move(reason)}; }
 
-Prepared prepare(const Problem& p, std::string_view) {
+Prepared prepare(const Problem& p, std::string_view target) {
+  if (p.slices > 1) {
+    Prepared one = prepare(one_slice(p), target);
+    if (one.plan) one.plan = std::make_unique<SlicesPlan>(p, std::move(one.plan));
+    return one;
+  }
   if (p.forked) return declined("forked process: OpenMP's threads do not survive fork()");
   if (p.deterministic)
     return declined("deterministic algorithms are asked for; its sums depend on the threads");

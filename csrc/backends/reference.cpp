@@ -233,7 +233,8 @@ Problem with_longest_axis_last(Problem p) {
 
 class ReferencePlan : public Plan {
  public:
-  explicit ReferencePlan(const Problem& problem) : problem_(with_longest_axis_last(problem)) {
+  explicit ReferencePlan(const Problem& problem)
+      : all_(problem), problem_(with_longest_axis_last(one_slice(problem))) {
     kernel = "direct sum, double accumulation";
     bytes = sizeof(ReferencePlan);
   }
@@ -242,7 +243,8 @@ class ReferencePlan : public Plan {
     visit_dtype(problem_.dtype, [&](auto element) {
       using T = decltype(element);
       if (problem_.wanted == Role::w)
-        run_all(WeightsContraction<T>(problem_, operands));
+        for (int64_t slice = 0; slice < all_.slices; ++slice)
+          run_all(WeightsContraction<T>(problem_, operands_of_slice(all_, operands, slice)));
       else
         run_all(DataContraction<T>(problem_, operands));
     });
@@ -254,7 +256,7 @@ class ReferencePlan : public Plan {
     parallel_for(problem_.threads, contraction.items(), [&](int64_t i) { contraction.run(i); });
   }
 
-  const Problem problem_;
+  const Problem all_, problem_;  // of all slices, of one
 };
 
 }  // namespace

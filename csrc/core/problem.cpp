@@ -27,6 +27,26 @@ class Hasher {
 
 }  // namespace
 
+Problem one_slice(Problem p) {
+  p.geometry.batch /= p.slices;
+  if (p.geometry.batch == 1) p.x.batch = p.y.batch = 0;
+  p.slices = 1;
+  p.w.slice = 0;
+  return p;
+}
+
+Operands operands_of_slice(const Problem& p, const Operands& operands, int64_t slice) {
+  const int64_t image = slice * (p.geometry.batch / p.slices), bytes = element_bytes(p.dtype);
+  Operands result = operands;
+  const auto move = [&](Role role, int64_t elements) {
+    result.data[role] = static_cast<char*>(operands.data[role]) + elements * bytes;
+  };
+  move(Role::x, image * p.x.batch);
+  move(Role::w, slice * p.w.slice);
+  move(Role::y, image * p.y.batch);
+  return result;
+}
+
 size_t hash(const Problem& p) {
   Hasher hasher;
   const Geometry& g = p.geometry;
@@ -39,7 +59,8 @@ size_t hash(const Problem& p) {
     hasher.add(strides->channel);
     hasher.add(strides->axes);
   }
-  for (int64_t value : {p.w.group, p.w.y_channel, p.w.x_channel}) hasher.add(value);
+  for (int64_t value : {p.w.slice, p.w.group, p.w.y_channel, p.w.x_channel, p.slices})
+    hasher.add(value);
   hasher.add(p.w.axes);
   hasher.add(static_cast<int64_t>(p.wanted) | static_cast<int64_t>(p.dtype) << 8 |
              int64_t{p.bias} << 16 | int64_t{p.deterministic} << 17 | int64_t{p.forked} << 18 |
@@ -49,7 +70,7 @@ size_t hash(const Problem& p) {
 
 int64_t result_bytes(const Problem& p) {
   const Geometry& g = p.geometry;
-  int64_t elements = g.groups;
+  int64_t elements = p.slices * g.groups;
   if (p.wanted != Role::w) elements *= g.batch;
   if (p.wanted != Role::x) elements *= g.y_channels;
   if (p.wanted != Role::y) elements *= g.x_channels;

@@ -22,7 +22,7 @@ struct DataStrides {
 
 // Element (group, q, c, k) of w, whichever reading of the weights' shape the caller used (spec 4).
 struct WeightsStrides {
-  int64_t group = 0, y_channel = 0, x_channel = 0;
+  int64_t slice = 0, group = 0, y_channel = 0, x_channel = 0;
   std::array<int64_t, kMaxRank> axes{};
 
   bool operator==(const WeightsStrides&) const = default;
@@ -34,6 +34,9 @@ struct Problem {
   Dtype dtype = Dtype::f32;
   DataStrides x, y;
   WeightsStrides w;
+  // Of the images, equally many in each. Every slice has a weights gradient of its own; other
+  // roles have one slice.
+  int64_t slices = 1;
   bool bias = false;  // one value a channel, added to the wanted role; never with Role::w
   int threads = 1;
   bool deterministic = false;  // torch.use_deterministic_algorithms
@@ -47,6 +50,10 @@ struct Operands {
   PerRole<void*> data;
   const void* bias = nullptr;
 };
+
+// The problem of each slice, and where the data of one of them lie.
+Problem one_slice(Problem problem);
+Operands operands_of_slice(const Problem& problem, const Operands& operands, int64_t slice);
 
 size_t hash(const Problem& problem);
 

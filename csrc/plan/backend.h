@@ -47,8 +47,7 @@ struct Backend {
 
 extern const Backend kReferenceBackend;  // backends/reference.cpp
 extern const Backend kSimdBackend;       // backends/simd/simd.cpp
-#ifdef CONVTBW_ONEDNN
-extern const Backend kOnednnBackend;  // plan/onednn_library.cpp, which opens backends/onednn.cpp
-#endif
+// plan/onednn_library.cpp, which opens backends/onednn.cpp; CONVTBW_ONEDNN: if it is there.
+extern const Backend kOnednnBackend;
 
 }  // namespace convtbw

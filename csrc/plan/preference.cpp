@@ -116,6 +116,10 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
   if (all([](const Axis& a) { return a.k == 1; })) return channels_last;
   const bool apart = all([](const Axis& a) { return a.k <= a.stride; });
+  // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
+  // as long with 230; from 3 channels 0.75.
+  constexpr int64_t kSmallSliceFlops = 50'000'000;
+  if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
   if (p.wanted == Role::w) return channels_last || !apart;
   if (p.wanted == Role::y) return channels_last || !apart || g.rank < 3;
   return std::min(g.x_channels, g.y_channels) >= 16 &&
@@ -124,6 +128,11 @@ bool suits_bfloat16_kernels(const Problem& p) {
 
 // Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.
 constexpr int64_t kTinyFlops = 4'000'000, kTinyFlopsOfFewChannels = 1'000'000;
+
+// Its primitives compute slices one after the other, each of which costs 4 to 9 us more: depthwise
+// 3x3 of 384 channels of 14x14 (1.4 MFLOP) takes 1.2 times as long as here, 3x3 from 3 to 64
+// channels of 32x32 (3.5 MFLOP) 0.7 to 0.9 (Zen 4).
+constexpr int64_t kTinySliceFlops = 2'000'000;
 
 }  // namespace
 
@@ -140,6 +149,7 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   const bool avx512 = target == "avx512",
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
+  if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   const bool onednn =
       (work >= kTinyFlops &&
        (suits_depthwise_kernels(problem) || (dense && suits_dense_kernels(problem, avx512)) ||

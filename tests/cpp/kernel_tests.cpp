@@ -98,9 +98,11 @@ void test_problem_key() {
   differs([](Problem& p) { ++p.x.channel; }, "x channel stride");
   differs([](Problem& p) { ++p.y.batch; }, "y batch stride");
   differs([](Problem& p) { ++p.y.channel; }, "y channel stride");
+  differs([](Problem& p) { ++p.w.slice; }, "w slice stride");
   differs([](Problem& p) { ++p.w.group; }, "w group stride");
   differs([](Problem& p) { ++p.w.y_channel; }, "w y_channel stride");
   differs([](Problem& p) { ++p.w.x_channel; }, "w x_channel stride");
+  differs([](Problem& p) { ++p.slices; }, "slices");
   differs([](Problem& p) { p.wanted = Role::w; }, "wanted");
   differs([](Problem& p) { p.dtype = Dtype::bf16; }, "dtype");
   differs([](Problem& p) { p.bias = true; }, "bias");
@@ -118,6 +120,9 @@ void test_result_bytes() {
   expect(result_bytes(p) == 2 * 5 * 7 * 11 * 17, "bytes of x");
   p.wanted = Role::w;
   expect(result_bytes(p) == 2 * 7 * 11 * 13 * 3, "bytes of w");
+  p.slices = 5;
+  expect(result_bytes(p) == 2 * 5 * 7 * 11 * 13 * 3, "bytes of w of slices");
+  p.slices = 1;
   p.wanted = Role::y;
   expect(result_bytes(p) == 2 * 5 * 7 * 13 * 19, "bytes of y");
 }
@@ -242,10 +247,12 @@ int64_t terms(const Shape& shape) {
   return terms;
 }
 
-Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last) {
+// `slices`: each of them with the shape's images.
+Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last,
+                   int64_t slices) {
   Problem p;
   Geometry& g = p.geometry;
-  g = {shape.batch,
+  g = {slices * shape.batch,
        shape.groups,
        shape.x_channels,
        shape.y_channels,
@@ -284,13 +291,17 @@ Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_l
   p.w.x_channel = g.x_channels > 1 ? step : 0;
   step *= g.x_channels;
   p.w.y_channel = g.y_channels > 1 ? step : 0;
-  p.w.group = g.groups > 1 ? step * g.y_channels : 0;
+  step *= g.y_channels;
+  p.w.group = g.groups > 1 ? step : 0;
+  p.slices = slices;
+  p.w.slice = slices > 1 ? step * g.groups : 0;
   return p;
 }
 
-int64_t size_of(const Geometry& g, Role role) {
+int64_t size_of(const Problem& p, Role role) {
+  const Geometry& g = p.geometry;
   int64_t size = role == Role::w
-                     ? g.groups * g.x_channels * g.y_channels
+                     ? p.slices * g.groups * g.x_channels * g.y_channels
                      : g.batch * g.groups * (role == Role::x ? g.x_channels : g.y_channels);
   for (const Axis& axis : g.axes)
     size *= role == Role::x ? axis.x : role == Role::w ? axis.k : axis.y;
@@ -319,8 +330,9 @@ void for_each_term(const Problem& p, const F& f) {
                         continue;
                       f(n * p.x.batch + (group * g.x_channels + c) * p.x.channel +
                             h0 * p.x.axes[0] + h1 * p.x.axes[1] + h2 * p.x.axes[2],
-                        group * p.w.group + q * p.w.y_channel + c * p.w.x_channel +
-                            k0 * p.w.axes[0] + k1 * p.w.axes[1] + k2 * p.w.axes[2],
+                        n / (g.batch / p.slices) * p.w.slice + group * p.w.group +
+                            q * p.w.y_channel + c * p.w.x_channel + k0 * p.w.axes[0] +
+                            k1 * p.w.axes[1] + k2 * p.w.axes[2],
                         n * p.y.batch + (group * g.y_channels + q) * p.y.channel +
                             j0 * p.y.axes[0] + j1 * p.y.axes[1] + j2 * p.y.axes[2]);
                     }
@@ -341,7 +353,7 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   std::mt19937 random(1);
   PerRole<std::vector<int64_t>> integers;
   for (const Role role : {Role::x, Role::w, Role::y}) {
-    integers[role].resize(size_of(p.geometry, role));
+    integers[role].resize(size_of(p, role));
     // Mostly zeros: sums stay below 256 and so exact in bfloat16.
     if (role != p.wanted)
       for (int64_t& value : integers[role])
@@ -379,7 +391,7 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   });
   const std::string what = full_name(backend, target) + " " + prepared.plan->kernel + " " +
                            contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " +
-                           shape.why;
+                           shape.why + ", slices: " + std::to_string(p.slices);
   expect(equal, what);
   expect(inside, what + " (wrote beyond the result)");
   return true;
@@ -398,8 +410,11 @@ void test_target(const Backend& backend, std::string_view target, bool quick) {
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64})
         for (const bool channels_last : {false, true}) {
           if (quick && terms(shape) > kLarge && !(dtype == Dtype::f32 && channels_last)) continue;
-          const Problem problem = problem_of(shape, wanted, dtype, channels_last);
-          ++(test_contraction(backend, target, shape, problem) ? ran : declined);
+          for (const int64_t slices : {1, 2}) {
+            if (slices > 1 && wanted != Role::w) continue;
+            const Problem problem = problem_of(shape, wanted, dtype, channels_last, slices);
+            ++(test_contraction(backend, target, shape, problem) ? ran : declined);
+          }
         }
   const std::string name = full_name(backend, target);
   std::printf("%s: %d contractions ran, %d declined\n", name.c_str(), ran, declined);

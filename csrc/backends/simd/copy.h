@@ -161,10 +161,10 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   To* const to = static_cast<To*>(c.to) + row * c.to_row + column;
   Vector<Unit> lines[n];
   if (rows >= n && columns >= n) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
     transpose(lines);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < n; ++i) store(to + i * c.to_row, lines[i]);
     return;
   }

@@ -257,7 +257,7 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
 }  // namespace
 
 PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
-                     bool channels_contiguous, const BoxCost& cost) {
+                     bool channels_contiguous, const BoxCost& cost, int64_t slices) {
   // Half of a second-level cache. 200 to 800 KB are within 10 % of each other (Zen 4).
   constexpr int64_t kBytes = 384 << 10, kFewBytes = 24 << 10;
   // Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to
@@ -280,7 +280,7 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
   sizes.windows = box_size(extent, sizes.parts, limit, cost);
   // Smaller boxes where these do not pack much more, else parts of fewer channels.
-  while (BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() < kItems) {
+  while (BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices < kItems) {
     const PerAxis<int64_t> smaller = box_size(extent, sizes.parts, limit / 2, cost);
     const bool few = part_vectors * lanes <= kFewLanes;
     if (limit > kFewBytes &&

@@ -56,7 +56,7 @@ class GroupedWeightsPlan : public Plan {
   void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                    int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
-                 char* sums) const;
+                 char* memory, char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
@@ -64,7 +64,7 @@ class GroupedWeightsPlan : public Plan {
     return ceil_div(lanes.count, parts_.width);
   }
 
-  const Problem problem_;
+  const Problem all_, problem_;  // of all slices, of one
   const Arithmetic& arithmetic_;
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
@@ -77,7 +77,7 @@ class GroupedWeightsPlan : public Plan {
   const int64_t tap_rows_, taps_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t vector_sums_, part_sums_;  // units
-  int64_t local_bytes_;
+  int64_t buffer_bytes_, local_bytes_;
 };
 
 PerAxis<Sliding> sliding_of(const Geometry& g) {
@@ -100,15 +100,16 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<Sliding>& sliding) {
 }
 
 GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
+    : all_(problem),
+      problem_(one_slice(problem)),
       arithmetic_(arithmetic),
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
       parts_{order_.lanes, arithmetic.lanes},
       sliding_(sliding_of(problem.geometry)),
-      grid_{extent_of(problem.geometry), {}},
-      x_tensor_(x_tensor(problem)),
-      y_tensor_(y_tensor(problem)),
+      grid_{extent_of(problem_.geometry), {}},
+      x_tensor_(x_tensor(problem_)),
+      y_tensor_(y_tensor(problem_)),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
          grid_.extent, false),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
@@ -119,8 +120,10 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   choose_sizes();
   kernel = "wgrad, channels of all groups in lanes, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
+  if (all_.slices > 1) kernel += "slices, ";
   kernel += arithmetic.name;
-  workspace = chunks_ * parts_.count() * part_sums_ * unit() + problem.threads * local_bytes_;
+  workspace = problem.threads * local_bytes_;
+  if (chunks_ > 1) workspace += all_.slices * parts_.count() * chunks_ * part_sums_ * unit();
   bytes = sizeof(GroupedWeightsPlan);
 }
 
@@ -135,22 +138,26 @@ void GroupedWeightsPlan::choose_sizes() {
   cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
     return (x_.units_of(windows, parts) + y_.units_of(windows, parts)) * unit();
   };
-  const PartSizes sizes = part_sizes(grid_.extent, parts_, order_.planes,
-                                     problem_.x.channel == 1 || problem_.y.channel == 1, cost);
+  const PartSizes sizes =
+      part_sizes(grid_.extent, parts_, order_.planes,
+                 problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   vector_sums_ = order_.planes * taps_ * parts_.width;
   part_sums_ = parts_.pitch() / parts_.width * vector_sums_;
   // Chunks of boxes, each with sums of its own, where there are few parts.
-  const int64_t boxes = grid_.boxes(), parts = parts_.count();
+  const int64_t boxes = grid_.boxes(), parts = all_.slices * parts_.count();
   chunks_ = std::clamp<int64_t>(kPartialBytes / (parts * part_sums_ * unit()), 1,
                                 std::min(boxes, ceil_div(kItems, parts)));
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
   x_.set_sizes(grid_.size, parts_);
   y_.set_sizes(grid_.size, parts_);
-  local_bytes_ =
+  buffer_bytes_ =
       (x_.memory_units() + y_.memory_units()) * unit() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
+  // Sums of parts are their thread's, those of chunks are kept until all are there.
+  buffer_bytes_ = ceil_div(buffer_bytes_, 64) * 64;
+  local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_sums_ * unit());
 }
 
 GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const void* data,
@@ -236,8 +243,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
-                                   int64_t boxes, char* sums) const {
-  char* const x_memory = local_scratch<char>(local_bytes_);
+                                   int64_t boxes, char* x_memory, char* sums) const {
   char* const y_memory = x_memory + x_.memory_units() * unit();
   LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_units() * unit());
   const LaneParts::Range lanes = parts_.part(part);
@@ -288,45 +294,59 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
 // Writes a part's sums to the weights.
 void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* sums) const {
   const WeightsStrides& w = problem_.w;
-  const int64_t bytes = element_bytes(problem_.dtype), row_taps = sliding_[3].taps;
+  const int64_t bytes = element_bytes(problem_.dtype), last_taps = sliding_[3].taps;
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+  // Taps at a constant distance: all of them, or those of the last axis.
+  const bool flat = (sliding_[2].taps == 1 || w.axes[1] == last_taps * w.axes[2]) &&
+                    (sliding_[1].taps == 1 || w.axes[0] == sliding_[2].taps * w.axes[1]);
+  const int64_t row_taps = flat ? taps_ : last_taps;
   const LaneParts::Range range = parts_.part(part);
   for (int64_t vector = 0; vector < vectors_of(range); ++vector) {
     const int64_t first = parts_.lane(range, vector);
     const int64_t live = std::min(parts_.width, range.count - first);
     for (int64_t plane = 0; plane < order_.planes; ++plane)
-      for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
-        for (int64_t t1 = 0; t1 < sliding_[2].taps;
-             ++t1, sums += row_taps * parts_.width * unit()) {
-          char* const to =
-              static_cast<char*>(operands.data.w) +
-              (plane * weights_.plane_stride() + t0 * w.axes[0] + t1 * w.axes[1]) * bytes;
-          weights_.for_each_piece(
-              range.begin + first, live,
-              [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                unpack({sums + lane * unit(), parts_.width, 1, to + offset * bytes, w.axes[2],
-                        stride, row_taps, lanes});
-              });
-        }
+      for (int64_t tap = 0; tap < taps_;
+           tap += row_taps, sums += row_taps * parts_.width * unit()) {
+        const int64_t row = tap / last_taps, row_offset = row / sliding_[2].taps * w.axes[0] +
+                                                          row % sliding_[2].taps * w.axes[1];
+        char* const to = static_cast<char*>(operands.data.w) +
+                         (plane * weights_.plane_stride() + row_offset) * bytes;
+        weights_.for_each_piece(range.begin + first, live,
+                                [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
+                                  unpack({sums + lane * unit(), parts_.width, 1,
+                                          to + offset * bytes, w.axes[2], stride, row_taps, lanes});
+                                });
+      }
   }
 }
 
 void GroupedWeightsPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), parts = parts_.count();
+  const int64_t boxes = grid_.boxes(), slice_parts = parts_.count();
+  const int64_t parts = all_.slices * slice_parts;
+  if (chunks_ == 1) {
+    parallel_for(problem_.threads, parts, [&](int64_t i) {
+      const Operands here = operands_of_slice(all_, operands, i / slice_parts);
+      char* const memory = local_scratch<char>(local_bytes_);
+      run_boxes(here, i % slice_parts, 0, boxes, memory, memory + buffer_bytes_);
+      finish(here, i % slice_parts, memory + buffer_bytes_);
+    });
+    return;
+  }
   char* const all = shared_scratch<char>(chunks_ * parts * part_sums_ * unit());
   const auto sums_of = [&](int64_t chunk, int64_t part) {
     return all + (chunk * parts + part) * part_sums_ * unit();
   };
   parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
     const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
-    run_boxes(operands, part, first, std::min(boxes_per_chunk_, boxes - first),
+    run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
+              std::min(boxes_per_chunk_, boxes - first), local_scratch<char>(local_bytes_),
               sums_of(chunk, part));
   });
   // Chunks are added in their order, whoever computed them.
   parallel_for(problem_.threads, parts, [&](int64_t part) {
     char* const sums = sums_of(0, part);
     add_chunks(problem_.dtype, sums, parts * part_sums_, chunks_, part_sums_);
-    finish(operands, part, sums);
+    finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, sums);
   });
 }
 

@@ -27,9 +27,9 @@ using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>
 template <bool write, int pixels, int lanes, class Element>
 CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
   constexpr int line = 64 / sizeof(Element);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int lane = 0; lane < lanes; lane += line)
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
@@ -40,13 +40,13 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
   constexpr int n = kLanes<T>;
   const int64_t a_step = row.a_step, c_step = row.c_step;
   Vector<T> sums[pixels][vectors];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < pixels; ++i) sums[i][v] = load(start + v * n);
   // A register for each pixel, or GCC adds the steps up for every tap.
   const From* at[pixels];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i) {
     at[i] = a + i * a_step;
     asm("" : "+r"(at[i]));
@@ -56,16 +56,16 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
   for (const LaneTap *tap = row.taps, *end = tap + row.tap_count; tap != end; ++tap) {
     Vector<T> weights[vectors];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) weights[v] = load(w + tap->w + v * n);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < pixels; ++i)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int v = 0; v < vectors; ++v) sums[i][v] += load(at[i] + tap->a + v * n) * weights[v];
   }
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) store(c + i * c_step + v * n, sums[i][v]);
 }
 
@@ -133,13 +133,13 @@ struct LaneSums {
   template <class B>
   CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const B* b) {
     Vector<T> right[vectors];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int v = 0; v < vectors; ++v)
           sums[v][r][t] += load(a[r] + t * a_tap + v * kLanes<T>) * right[v];
   }
@@ -153,22 +153,22 @@ void lane_taps(const LaneTaps& call) {
   constexpr int sets = std::clamp(kLaneSums / (vectors * rows * taps), 1, 4);
   LaneSums<T, vectors, rows, taps> sets_of[sets];
   T* const result = static_cast<T*>(call.sums);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int s = 0; s < sets; ++s) sets_of[s].sums[v][r][t] = Vector<T>{};
   const int64_t a_tap = call.a_tap, a_step = call.a_step, b_step = call.b_step;
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
     const T* a[rows];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) a[r] = static_cast<const T*>(call.a) + run->a + call.rows[r].a;
     const B* b = static_cast<const B*>(call.b) + run->b;
     const auto next = [&] {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) a[r] += a_step;
       b += b_step;
     };
@@ -182,18 +182,18 @@ void lane_taps(const LaneTaps& call) {
       }
     }
     for (; left >= sets; left -= sets) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int s = 0; s < sets; ++s, next()) sets_of[s].step(a, a_tap, b);
     }
     for (; left > 0; --left, next()) sets_of[0].step(a, a_tap, b);
   }
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int s = 1; s < sets; ++s) sets_of[0].sums[v][r][t] += sets_of[s].sums[v][r][t];
         T* const sum = result + v * call.sums_vector + call.rows[r].sums + t * n;
         store(sum, load(sum) + sets_of[0].sums[v][r][t]);

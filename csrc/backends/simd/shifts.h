@@ -14,20 +14,20 @@ CONVTBW_INLINE void shifted_sum_of(const ShiftedSum& call, int64_t first) {
   const T* from = static_cast<const T*>(call.from) + first;
   T* const to = static_cast<T*>(call.to) + first * call.to_step;
   Vector<T> sums[vectors];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v)
     sums[v] = Vector<T>{} + (call.accumulate ? T{} : *static_cast<const T*>(call.start));
   for (int64_t row = 0; row < call.rows; ++row, from += call.step)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) sums[v] += load(from + v * n);
   if (call.to_step == 1) {
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v)
       store(to + v * n, call.accumulate ? load(to + v * n) + sums[v] : sums[v]);
     return;
   }
   T some[vectors * n];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v) store(some + v * n, sums[v]);
   const int64_t left = call.count - first, count = left < vectors * n ? left : vectors * n;
   for (int64_t i = 0; i < count; ++i)

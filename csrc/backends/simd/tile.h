@@ -50,13 +50,13 @@ struct Accumulators {
 
   CONVTBW_INLINE void start(const TileCall& call) {
     Vector<Sum> first[vectors];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
     for (int j = 0; j < vectors; ++j)
       first[j] = call.start == Start::bias ? load(static_cast<const Sum*>(call.bias) + j * kWidth)
                                            : Vector<Sum>{};
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
   }
 
@@ -64,21 +64,21 @@ struct Accumulators {
   template <class Row>
   CONVTBW_INLINE void step(const typename A::Unit* a, const typename A::Unit* b, const Row& row) {
     Vector<typename A::Unit> right[vectors];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
     for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kWidth);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < rows; ++i) {
       const typename A::Unit left = a[row(i)];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) sums[i][j] = A::multiply_add(left, right[j], sums[i][j]);
     }
   }
 
   // Puts the sums aside and begins new ones.
   CONVTBW_INLINE void fold() {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) {
         folded[i][j] = any_folded ? folded[i][j] + sums[i][j] : sums[i][j];
         sums[i][j] = Vector<Sum>{};
@@ -88,15 +88,15 @@ struct Accumulators {
 
   CONVTBW_INLINE void finish(const TileCall& call, Sum* const (&c)[rows]) {
     if (any_folded) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
       for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
         for (int j = 0; j < vectors; ++j) sums[i][j] += folded[i][j];
     }
     if (call.live < vectors * kWidth) return finish_part(call, c);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) {
         Vector<Sum> sum = sums[i][j];
         if (call.start == Start::accumulate) sum += load(c[i] + j * kWidth);
@@ -108,7 +108,7 @@ struct Accumulators {
   CONVTBW_INLINE void finish_part(const TileCall& call, Sum* const (&c)[rows]) {
     Sum row[vectors * kWidth];
     for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) store(row + j * kWidth, sums[i][j]);
       if (call.start == Start::accumulate)
         for (int64_t j = 0; j < call.live; ++j) row[j] += c[i][j];
@@ -127,7 +127,7 @@ void gathered_tile(const TileCall& call) {
   using Unit = typename A::Unit;
   using Sum = typename A::Sum;
   int64_t offsets[rows];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
 
   Accumulators<A, rows, vectors> tile;
@@ -144,7 +144,7 @@ void gathered_tile(const TileCall& call) {
   }
   // Only now: addresses that live across the loop take its registers.
   Sum* c[rows];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + call.c_rows[i];
   tile.finish(call, c);
 }
@@ -168,7 +168,7 @@ void adjacent_tile(const TileCall& call) {
     if (run->fold) tile.fold();
   }
   Sum* c[rows];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < rows; ++i) c[i] = static_cast<Sum*>(call.c) + i * call.c_row;
   tile.finish(call, c);
 }

@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kBytes = CONVTBW_VECTOR_BYTES;
 
+// How often loops over vectors are unrolled: wholly, for accumulators to stay in registers, or not.
+constexpr int kUnroll = CONVTBW_UNROLL;
+
 // Loads and stores through these types need no alignment beyond the element's.
 using Floats = float __attribute__((vector_size(kBytes), aligned(4), may_alias));
 using Doubles = double __attribute__((vector_size(kBytes), aligned(8), may_alias));
@@ -149,7 +152,7 @@ CONVTBW_INLINE V shuffle(V a, V b) {
 template <int distance, class V>
 CONVTBW_INLINE void exchange(V* rows) {
   constexpr int n = sizeof(V) / sizeof(rows[0][0]);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int i = 0; i < n; ++i) {
     if (i & distance) continue;
     const V a = rows[i], b = rows[i + distance];
@@ -164,7 +167,7 @@ CONVTBW_INLINE void exchange(V* rows) {
 template <class V>
 CONVTBW_INLINE void transpose_quads(V* rows) {
   constexpr int n = sizeof(V) / sizeof(rows[0][0]);
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
   for (int i = 0; i < n; i += 4) {
     constexpr auto low = [](int lanes, int j) {
       return (j & ~3) + (j & 3) / 2 + (j & 1 ? lanes : 0);

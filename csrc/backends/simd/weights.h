@@ -1,0 +1,98 @@
+// wgrad with at least a few channels on either side: an implicit GEMM that sums over pixels. Its
+// rows are channels of one side, its lanes channels of the other, and every tap has tiles of its
+// own: they differ only in where they begin in x. Both sides are packed, box of pixels by box, into
+// panels as wide as the tile's sides.
+//
+// Where x has so few channels that they cannot fill a tile's rows, the taps of the last axis join
+// them: pixels and channels of x are contiguous, so rows run over both.
+#pragma once
+
+#include <vector>
+
+#include "backends/simd/box.h"
+#include "backends/simd/lane_blocks.h"
+#include "backends/simd/phases.h"
+#include "plan/backend.h"
+
+namespace convtbw::simd {
+
+// A range of the other side's channels, packed side by side.
+struct RowPanel {
+  int64_t channel, channels;
+  int64_t rows;  // channels, or channels * taps of the last axis where these are joined
+};
+
+class WeightsPlan : public Plan {
+ public:
+  WeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  struct Side {
+    int64_t channels;
+    Packing packing;
+    int64_t positions;  // of a box's buffer, for one channel
+  };
+
+  // A part of one group's weights.
+  struct Part {
+    int64_t group;
+    int64_t first_block, blocks, first_panel, panels;
+    int64_t units;  // of its sums
+  };
+
+  // How a panel's sums lie: units from one row to the next, from one tap to the next.
+  struct SumSteps {
+    int64_t row, tap;
+  };
+
+  // A block of lanes of a part, and where its sums lie among the part's.
+  struct PartBlock {
+    int64_t part, block, offset;
+  };
+
+  void choose_roles();
+  void choose_sizes();
+  void choose_packing();
+  void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
+                 char* sums, char* memory) const;
+  void finish(const Operands& operands, int64_t group, const LaneBlock& block,
+              const RowPanel& panel, char* sums) const;
+  int64_t tap_offset(int64_t tap) const;
+  int64_t row_stride() const { return lanes_on_y_ ? problem_.w.x_channel : problem_.w.y_channel; }
+  int64_t lane_stride() const { return lanes_on_y_ ? problem_.w.y_channel : problem_.w.x_channel; }
+  int64_t panel_units(const RowPanel& panel, const LaneBlock& block) const {
+    return panel.rows * row_taps_ * block.vectors * arithmetic_.lanes;
+  }
+  int64_t block_units(const Part& part, const LaneBlock& block) const;
+  SumSteps sum_steps(const RowPanel& panel, const LaneBlock& block) const;
+  bool meets_padding(const BoxRange& box) const;
+  BoxRange windows_of_tap(const BoxRange& box, const PerAxis<int64_t>& tap) const;
+  int64_t fill_runs(const BoxRange& box, const BoxRange& windows, int64_t width, Run* runs) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+
+  const Problem all_, problem_;  // of all slices, of one
+  const Arithmetic& arithmetic_;
+  bool lanes_on_y_, joined_;
+  bool taps_inside_;  // in the weights, of both channels
+  PerAxis<Sliding> sliding_;
+  PerAxis<Strip> x_strips_, y_strips_;  // where the windows of a packed box are
+  int64_t steps_;                       // windows that one unit holds
+  Side x_, y_;
+  std::vector<LaneBlock> blocks_;
+  std::vector<RowPanel> panels_;
+  int64_t pitch_;     // of a row panel's pixels
+  int64_t row_taps_;  // taps that have tiles of their own
+  int64_t max_panel_ = 0;
+  BoxGrid grid_;
+  std::vector<Part> parts_;
+  std::vector<PartBlock> part_blocks_;
+  int64_t chunks_, boxes_per_chunk_;
+  bool keeps_sums_;  // of a part, from box to box; else of a panel, which are finished at once
+  int64_t part_units_ = 0;
+  int64_t run_count_, run_lists_;
+  int64_t run_bytes_, row_buffer_bytes_, buffer_bytes_, local_bytes_;
+};
+
+}  // namespace convtbw::simd

@@ -1,0 +1,243 @@
+// What a weights gradient's plan decides once (weights.h).
+#include <algorithm>
+
+#include "backends/simd/plans.h"
+#include "backends/simd/weights.h"
+
+namespace convtbw::simd {
+
+WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : all_(problem), problem_(one_slice(problem)), arithmetic_(arithmetic) {
+  const Geometry& g = problem_.geometry;
+  x_ = {g.x_channels, {&arithmetic, x_tensor(problem_), {}}, 0};
+  y_ = {g.y_channels, {&arithmetic, y_tensor(problem_), {}}, 0};
+  for (int a = 0; a < kMaxRank; ++a)
+    sliding_[a + 1] = {g.axes[a].k, -g.axes[a].pad, g.axes[a].stride, g.axes[a].dilation};
+  choose_roles();
+  choose_sizes();
+  kernel = std::string("wgrad, ") + (lanes_on_y_ ? "y" : "x") + " in lanes" +
+           (joined_ ? ", taps joined with channels" : "") + ", " +
+           (all_.slices > 1 ? "slices, " : "") + arithmetic.name;
+  bytes = static_cast<int64_t>(
+      sizeof(WeightsPlan) + parts_.size() * sizeof(Part) + part_blocks_.size() * sizeof(PartBlock) +
+      panels_.size() * sizeof(RowPanel) + blocks_.size() * sizeof(LaneBlock));
+}
+
+void WeightsPlan::choose_roles() {
+  const Geometry& g = problem_.geometry;
+  const int64_t lanes = arithmetic_.lanes;
+  const int64_t taps = g.axes[2].k;
+  const bool joinable = strip({sliding_[3]}, std::min<int64_t>(g.axes[2].y, 256), Apart::windows)
+                            .footings.front()
+                            .tap == 1;
+  // Rate of a tile relative to the best, by its rows; then lanes that are used.
+  const auto rate = [&](int64_t rows, int64_t lane_channels) {
+    const double by_rows = rows >= 4 ? 1 : rows == 3 ? 0.95 : rows == 2 ? 0.8 : 0.5;
+    return by_rows * static_cast<double>(lane_channels) /
+           static_cast<double>(ceil_div(lane_channels, lanes) * lanes);
+  };
+  joined_ = g.x_channels < 4 && joinable && taps > 1;
+  const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
+  lanes_on_y_ = on_y >= rate(g.y_channels, g.x_channels);
+  joined_ &= lanes_on_y_;
+  row_taps_ = g.axes[0].k * g.axes[1].k * (joined_ ? 1 : taps);
+  taps_inside_ = !joined_ && problem_.w.axes[2] == 1 && lane_stride() != 1 && row_stride() != 1;
+
+  const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
+  const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels;
+  // Whole vectors to copy, and a multiple of a good tile's height: 24 of 8 lanes are 4 tiles of 6,
+  // 3 to 8 % better than 8 as 2 of 4; 16 of 16 lanes are 2 tiles of 8 (Zen 4).
+  const int64_t good = arithmetic_.tiles.max_rows[2] < 8 ? 3 * lanes : lanes;
+  // Not quite two panels are one: 21 of 16 lanes take 0.7 to 0.8 of the time, 32 of 8 lanes 0.9
+  // to 1.
+  const bool one_panel = row_channels > good && row_channels < 2 * good;
+  pitch_ = joined_ ? row_channels : one_panel ? ceil_div(row_channels, 8) * 8 : good;
+  for (int64_t c = 0; c < row_channels; c += pitch_) {
+    const int64_t channels = std::min(pitch_, row_channels - c);
+    panels_.push_back({c, channels, joined_ ? channels * taps : channels});
+    max_panel_ = std::max(max_panel_, panels_.back().rows);
+  }
+  blocks_ = lane_blocks(lane_channels, arithmetic_.lanes, max_panel_ < 4);
+}
+
+int64_t WeightsPlan::block_units(const Part& part, const LaneBlock& block) const {
+  int64_t units = 0;
+  for (int64_t i = part.first_panel; i < part.first_panel + part.panels; ++i)
+    units += panel_units(panels_[i], block);
+  return units;
+}
+
+// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+void WeightsPlan::choose_sizes() {
+  const Geometry& g = problem_.geometry;
+  // Of a part: 2 MB are 3 % slower on average and up to 11 %, 512 KB as fast (Zen 4).
+  constexpr int64_t kSumBytes = 1 << 20;
+  constexpr int64_t kPartialBytes = 8 << 20;   // of all chunks
+  constexpr int64_t kItems = 16;               // enough to keep some threads busy until the end
+  constexpr int64_t kBufferBytes = 768 << 10;  // of a side: 256 KB are 5 % slower, 512 KB 1 %
+
+  // Parts: halve the longer side until the sums are small.
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  const int64_t panels = static_cast<int64_t>(panels_.size());
+  const int64_t block_lanes = 2 * arithmetic_.lanes;
+  int64_t part_blocks = blocks, part_panels = panels;
+  const auto part_bytes = [&] {
+    return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ *
+           unit();
+  };
+  const auto parts = [&] {  // of all slices
+    return ceil_div(blocks, part_blocks) * ceil_div(panels, part_panels) * g.groups * all_.slices;
+  };
+  const auto divisible = [&] { return part_blocks > 1 || part_panels > 1; };
+  const auto halve = [&] {
+    const bool lanes = part_blocks * block_lanes >= part_panels * pitch_ && part_blocks > 1;
+    int64_t& longer = lanes || part_panels == 1 ? part_blocks : part_panels;
+    longer = (longer + 1) / 2;
+  };
+
+  // Boxes: every box reads and writes the sums of a part once, and one box of all pixels needs
+  // none: 512 pixels and up to 1024 where these are all instead of 128 and 256 take 4 to 12 % and
+  // 15 to 30 % less time (one tap: 1024 take 15 % more than 256; Zen 4). Fewer where there are few
+  // parts.
+  constexpr int64_t kFewItems = 8;
+  const int64_t pixels = g.batch * g.axes[0].y * g.axes[1].y * g.axes[2].y;
+  const int64_t least = row_taps_ >= 9 && pixels > 256 ? 128 : 256;
+  int64_t limit = row_taps_ == 1 ? 256 : pixels <= 1024 ? 1024 : 512;
+  const PerAxis<int64_t> extent{g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
+  const auto positions = [&](const PerAxis<int64_t>& windows) {
+    int64_t product = 1;
+    for (int a = 0; a < kBoxRank; ++a)
+      product *= strip({sliding_[a]}, windows[a], Apart::windows).length;
+    return product;
+  };
+  const auto box_size = [&] {
+    const int64_t x_channels = lanes_on_y_ ? part_panels * pitch_ : part_blocks * block_lanes;
+    PerAxis<int64_t> size{1, 1, 1, 1};
+    for (const int a : {3, 2, 1, 0})
+      while (size[a] < extent[a]) {
+        PerAxis<int64_t> next = size;
+        const int64_t cuts = ceil_div(extent[a], size[a]);
+        next[a] = cuts <= 1 ? extent[a] : ceil_div(extent[a], cuts - 1);
+        if (a == 3) {
+          next[a] = std::max(next[a], std::min<int64_t>(16, extent[a]));
+          if (arithmetic_.pairs) next[a] = std::min(next[a] + next[a] % 2, extent[a]);
+        }
+        if (next[0] * next[1] * next[2] * next[3] > limit ||
+            positions(next) * x_channels * unit() > kBufferBytes)
+          break;
+        size = next;
+      }
+    return size;
+  };
+  const auto large = [&] {
+    const int64_t y_channels = lanes_on_y_ ? part_blocks * block_lanes : part_panels * pitch_;
+    return (grid_.boxes() > 1 && part_bytes() > kSumBytes) ||
+           y_channels * std::min(limit, pixels) * unit() > kBufferBytes;
+  };
+  // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
+  // the same pixels several times: only while that costs little (a copied element costs about as
+  // much as 16 multiply-adds).
+  const auto cheap = [&] {
+    const double rows = static_cast<double>(part_panels * pitch_);
+    const double lanes = static_cast<double>(part_blocks * block_lanes);
+    const double spread = static_cast<double>(x_.positions) / static_cast<double>(y_.positions);
+    const double copied = lanes_on_y_ ? rows * spread + lanes : rows + lanes * spread;
+    return 16 * copied < 0.05 * rows * lanes * static_cast<double>(row_taps_);
+  };
+  for (;; limit /= 2) {
+    part_blocks = blocks;
+    part_panels = panels;
+    grid_ = {extent, box_size()};
+    while (large() && divisible()) {
+      halve();
+      grid_.size = box_size();
+    }
+    choose_packing();
+    chunks_ = std::clamp<int64_t>(kPartialBytes / (part_bytes() * parts()), 1,
+                                  std::min(grid_.boxes(), ceil_div(kItems, parts())));
+    while (parts() * chunks_ < kItems && divisible() && cheap()) halve();
+    if (parts() * grid_.boxes() >= kFewItems || limit <= least) break;
+  }
+  const int64_t boxes = grid_.boxes();
+  boxes_per_chunk_ = ceil_div(boxes, chunks_);
+  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+
+  int64_t rows = 0, lanes = 0, largest_panel = 0;
+  for (int64_t group = 0; group < g.groups; ++group)
+    for (int64_t block = 0; block < blocks; block += part_blocks)
+      for (int64_t panel = 0; panel < panels; panel += part_panels) {
+        Part part{group,
+                  block,
+                  std::min(part_blocks, blocks - block),
+                  panel,
+                  std::min(part_panels, panels - panel),
+                  0};
+        int64_t part_lanes = 0;
+        for (int64_t i = block; i < block + part.blocks; ++i) {
+          part_blocks_.push_back({static_cast<int64_t>(parts_.size()), i - block, part.units});
+          part.units += block_units(part, blocks_[i]);
+          part_lanes += int64_t{blocks_[i].vectors} * arithmetic_.lanes;
+          for (int64_t p = panel; p < panel + part.panels; ++p)
+            largest_panel = std::max(largest_panel, panel_units(panels_[p], blocks_[i]));
+        }
+        part_units_ = std::max(part_units_, part.units);
+        rows = std::max(rows, part.panels * pitch_);
+        lanes = std::max(lanes, part_lanes);
+        parts_.push_back(part);
+      }
+  const auto lines = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
+  run_bytes_ = lines(run_lists_ * run_count_ * int64_t{sizeof(Run)});
+  row_buffer_bytes_ = lines(rows * (lanes_on_y_ ? x_ : y_).positions * unit());
+  buffer_bytes_ =
+      run_bytes_ + row_buffer_bytes_ + lines(lanes * (lanes_on_y_ ? y_ : x_).positions * unit());
+  // Sums of parts are their thread's, those of chunks are kept until all are there.
+  keeps_sums_ = boxes > 1;
+  const int64_t sums = !keeps_sums_ ? largest_panel : chunks_ > 1 ? 0 : part_units_;
+  local_bytes_ = buffer_bytes_ + sums * unit();
+  workspace = problem_.threads * local_bytes_ +
+              (chunks_ > 1 ? part_units_ * unit() * chunks_ * parts() : 0);
+}
+
+// How the boxes of both sides are packed.
+void WeightsPlan::choose_packing() {
+  const PerAxis<int64_t>& size = grid_.size;
+  for (int a = 0; a < kBoxRank; ++a) {
+    x_.packing.strips[a] = strip({sliding_[a]}, size[a], Apart::windows);
+    y_.packing.strips[a] = strip({Sliding{}}, size[a], Apart::windows);
+  }
+  steps_ = arithmetic_.pairs ? 2 : 1;
+  if (arithmetic_.pairs) {
+    x_.packing.pairing = y_.packing.pairing = Pairing::positions;
+    x_.packing.pair_step = sliding_[3].stride;
+    y_.packing.pair_step = 1;
+    y_.packing.strips[3] = strip({{1, 0, 2, 1}}, ceil_div(size[3], 2), Apart::windows);
+    Strip& row = x_.packing.strips[3];
+    const Comb& comb = row.combs.front();
+    if (grid_.extent[3] % 2) {
+      const bool apart = row.combs.size() > 1;
+      x_.packing.last_window = {row.length, 1,
+                                comb.from,  apart ? sliding_[3].dilation : comb.from_step,
+                                0,          (sliding_[3].taps - 1) * row.footings[0].tap};
+      row.length += x_.packing.last_window->extra + 1;
+    }
+  }
+  for (Side* side : {&x_, &y_}) {
+    side->positions = 1;
+    for (const Strip& strip : side->packing.strips) side->positions *= strip.length;
+  }
+  x_strips_ = x_.packing.strips;
+  y_strips_ = y_.packing.strips;
+  join_rows(x_.packing, grid_);
+  join_rows(y_.packing, grid_);
+  // At the border every tap has runs of its own, unless those of very large kernels took too much
+  // room.
+  constexpr int64_t kRunBytes = 64 << 10;
+  run_count_ = size[0] * size[1] * size[2] * steps_;
+  run_lists_ = row_taps_ * run_count_ * int64_t{sizeof(Run)} <= kRunBytes ? row_taps_ : 1;
+}
+
+std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic) {
+  return std::make_unique<WeightsPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd
