@@ -2,10 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h')
-SOURCES := $(filter csrc/%,$(CPP)) CMakeLists.txt setup.py pyproject.toml
+CPP := $(shell find csrc tests/cpp torch_ops/include examples -name '*.cpp' -o -name '*.h')
+SOURCES := $(filter csrc/% torch_ops/include/%,$(CPP)) CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: run test build bench bench-models call-overhead lint kernel-tests test-avx512 clean
+.PHONY: run test build bench bench-models call-overhead cpp lint kernel-tests test-avx512 clean
 
 run: build            ## train an autoencoder on photographs, with convtbw and with torch alone
 	$(BIN)/python -m torch_ops.demo $(ARGS)
@@ -26,6 +26,16 @@ call-overhead: build  ## what a call costs beside the arithmetic, against a no-o
 	  -DCMAKE_PREFIX_PATH="$$($(BIN)/python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
 	$(BIN)/cmake --build build/call-overhead --target call_overhead
 	$(BIN)/python tests/call_overhead.py build/call-overhead/libcall_overhead.so
+
+# The commands of docs/cpp.md.
+cpp: build            ## build and run the C++ programs of examples/libtorch
+	$(BIN)/cmake -S examples/libtorch -B build/libtorch -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_PREFIX_PATH="$$($(BIN)/python -c 'import torch_ops; print(torch_ops.cmake_prefix_path)')"
+	$(BIN)/cmake --build build/libtorch
+	build/libtorch/train_generator
+	$(BIN)/python examples/libtorch/export_package.py build/libtorch
+	build/libtorch/run_package build/libtorch
 
 build: $(VENV)/.built ## compile, and install into .venv as an editable package
 

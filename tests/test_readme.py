@@ -29,4 +29,10 @@ def test_the_example_is_there() -> None:
 
 
 def test_the_documents_have_examples() -> None:
-    assert {name for name, _ in BLOCKS} >= {"README.md", "enable.md", "functional.md", "scaling.md"}
+    assert {name for name, _ in BLOCKS} >= {
+        "README.md",
+        "cpp.md",
+        "enable.md",
+        "functional.md",
+        "scaling.md",
+    }

@@ -8,7 +8,7 @@ torch.nn.functional and torch.nn, and :func:`convert` gives them to a model that
 """
 
 from torch_ops import backends, flops, functional, nn  # noqa: F401  (flops: registers formulas)
-from torch_ops._library import __version__
+from torch_ops._library import __version__, cmake_prefix_path
 from torch_ops.conversion import convert
 from torch_ops.ops import (
     conv_transpose,
@@ -25,6 +25,7 @@ from torch_ops.override import disable, enable, enabled, is_enabled
 __all__ = [
     "__version__",
     "backends",
+    "cmake_prefix_path",
     "conv_transpose",
     "conv_transpose_backprop_filters",
     "conv_transpose_backward_data",

@@ -23,3 +23,6 @@ _PATH = Path(__file__).with_name("libconvtbw.so")
 if not _PATH.exists():
     raise ImportError(f"{_PATH} is missing: build it with `make build` or `pip install .`")
 torch.ops.load_library(str(_PATH))
+
+# Where CMake finds the package convtbw and torch's, which it needs.
+cmake_prefix_path = f"{_PATH.parent / 'share' / 'cmake'};{torch.utils.cmake_prefix_path}"
