@@ -205,7 +205,7 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-@pytest.mark.parametrize("target", TARGETS)
+@every_target
 def test_one_tap_with_few_channels_on_one_side(
     target: str, dtype: torch.dtype, channels_last: bool
 ) -> None:
