@@ -54,7 +54,7 @@ def commands(*, of: str) -> list[str]:
     return [line for line in lines if of in line]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the examples, built by the documented commands."""
     folder = tmp_path_factory.mktemp("libtorch")
@@ -152,7 +152,7 @@ def test_package(folder: Path) -> None:
     assert printed == pytest.approx(squares, rel=1e-4)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a process can load these operators only once
 def interface(tmp_path_factory: pytest.TempPathFactory):
     """The header's functions as operators."""
     build = tmp_path_factory.mktemp("interface")
