@@ -1,6 +1,6 @@
 """Train networks that others wrote, with torch's convolutions and under ``torch_ops.enable()``.
 
-Each network of MONAI (``pip install monai``) takes ten steps with each from the same weights and
+Each network of MONAI (``pip install monai einops``) takes ten steps with each from the same weights and
 data; then single steps are timed in turn. The table has the best time of a step, the ratio, and the
 largest relative difference of the ten losses.
 
