@@ -1,13 +1,12 @@
 """Train networks that others wrote, with torch's convolutions and under ``torch_ops.enable()``.
 
-Each network of MONAI (``pip install monai einops``) takes ten steps with each from the same weights and
-data; then single steps are timed in turn. The table has the best time of a step, the ratio, and the
-largest relative difference of the ten losses.
+Each network of MONAI (``pip install monai einops``) takes ten steps with each from the same weights
+and data; then single steps are timed in turn. The table has the best time of a step, the ratio, and
+the largest relative difference of the ten losses.
 
     python -m torch_ops.bench_models [--models 'UNet*'] [--dtype f32 bf16] [--channels-last]
 
-bf16 is autocast. Loss: the mean square of the output less a constant; optimizer: SGD. Dropout is
-off, for its random numbers would differ.
+bf16 is autocast. Loss: the mean square of the output less a constant; optimizer: SGD.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ class Network:
         from monai.networks import nets
 
         torch.manual_seed(0)
-        network = getattr(nets, self.kind)(spatial_dims=len(self.shape) - 2, **self.arguments)
-        for module in network.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):
-                module.p = 0.0
-        return network.train()
+        return getattr(nets, self.kind)(spatial_dims=len(self.shape) - 2, **self.arguments).train()
 
 
 def unets() -> Iterator[Network]:
@@ -120,10 +115,15 @@ class Training:
 
 def compare(training: Callable[[], Training], effort: Effort, steps: int = STEPS) -> dict:
     """Milliseconds of a step, and how far the losses of the first steps are apart."""
+
+    def losses(of: Training) -> list[float]:
+        torch.manual_seed(0)  # of dropout
+        return [of.step() for _ in range(steps)]
+
     theirs, ours = training(), training()
-    expected = [theirs.step() for _ in range(steps)]
+    expected = losses(theirs)
     with enabled():
-        found = [ours.step() for _ in range(steps)]
+        found = losses(ours)
     apart = [abs(a - b) / abs(a) for a, b in zip(expected, found, strict=True)]
     times = measure(
         {"torch": Contender(theirs.step), "ours": Contender(ours.step, enabled)}, effort
