@@ -1,14 +1,15 @@
 // Takes the place of torch's convolutions on CPU, for the process, and gives it back.
 //
 // Torch's kernels of these operators stand at CompositeExplicitAutograd, which a kernel at CPU
-// hides and uncovers. All above stays torch's: autograd and forward mode, vmap, autocast, tracers.
+// hides. All above stays torch's: autograd and forward mode, vmap, autocast, tracers.
 //
-// Other threads may call a convolution meanwhile. The dispatcher changes one pointer of its table
-// then: ours and torch's kernel are both plain functions, of which it reads nothing but the
-// address.
+// Ours are registered once, when they are first asked for, and stay; a flag says who computes. The
+// dispatcher's table must not change while other threads call: switching by registration crashed
+// within some thousand switches beside three threads.
+#include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <torch/library.h>
 
-#include <memory>
+#include <atomic>
 #include <mutex>
 
 #include "aten.h"
@@ -17,19 +18,34 @@ namespace convtbw {
 
 namespace {
 
-void set_registered(bool on) {
-  // Never destroyed: the dispatcher may be gone when the process ends.
-  static std::mutex& mutex = *new std::mutex;
-  static std::unique_ptr<torch::Library>& registration = *new std::unique_ptr<torch::Library>;
-  const std::lock_guard guard(mutex);
-  if (!on) {
-    registration.reset();
-  } else if (!registration) {
-    registration = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
-                                                    c10::DispatchKey::CPU, __FILE__, __LINE__);
-    registration->impl("convolution", TORCH_FN(aten_convolution));
-    registration->impl("convolution_backward", TORCH_FN(aten_convolution_backward));
+std::atomic<bool> enabled{false};
+
+template <auto ours, auto torchs, class Signature>
+struct Switched;
+template <auto ours, auto torchs, class Result, class... Arguments>
+struct Switched<ours, torchs, Result (*)(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    return enabled ? ours(arguments...) : torchs(arguments...);
   }
+};
+template <auto ours, auto torchs>
+constexpr auto switched = &Switched<ours, torchs, decltype(ours)>::call;
+
+void set_enabled(bool on) {
+  static std::once_flag registered;
+  if (on)
+    std::call_once(registered, [] {
+      // Never destroyed: the dispatcher may be gone when the process ends.
+      auto& library = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                          __FILE__, __LINE__);
+      library.impl(
+          "convolution",
+          TORCH_FN((*switched<&aten_convolution, &at::compositeexplicitautograd::convolution>)));
+      library.impl("convolution_backward",
+                   TORCH_FN((*switched<&aten_convolution_backward,
+                                       &at::compositeexplicitautograd::convolution_backward>)));
+    });
+  enabled = on;
 }
 
 }  // namespace
@@ -38,7 +54,7 @@ void set_registered(bool on) {
 
 // The two kernels under names of their own, for explain().
 TORCH_LIBRARY(convtbw_aten, m) {
-  m.def("set_registered(bool on) -> ()", &convtbw::set_registered);
+  m.def("set_enabled(bool on) -> ()", &convtbw::set_enabled);
   m.def(
       "convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
       "int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor",

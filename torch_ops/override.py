@@ -27,7 +27,7 @@ def _update(on: bool | None = None, blocks: int = 0) -> None:
         if on is not None:
             _switched_on = on
         _open_blocks += blocks
-        torch.ops.convtbw_aten.set_registered(_switched_on or _open_blocks > 0)
+        torch.ops.convtbw_aten.set_enabled(_switched_on or _open_blocks > 0)
 
 
 def enable() -> None:

@@ -118,6 +118,8 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
 // - one tap: channels last 1.05 to 1.55, channels first 0.9 to 1.03;
 // - wgrad 1.1 to 1.5; where windows do not overlap, channels first, 0.6 to 0.9;
 // - fprop 1.0 to 1.5; where windows do not overlap, in 3-D, channels first, 0.8;
+// - channels first, channels that fill no block of oneDNN's formats, such as 12 and 24, 0.35
+// to 1.05;
 // - dgrad with stride 1 1.0 to 1.15; with strides, channels last 0.93 to 1.15, channels first 0.75
 //   to 0.95 (into few channels 0.3).
 bool suits_bfloat16_kernels(const Problem& p) {
@@ -125,6 +127,8 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!dot_products || p.dtype != Dtype::bf16 || g.groups != 1) return false;
   const bool channels_last = p.x.channel == 1;
+  if (!channels_last && (g.y_channels % 16 != 0 || (g.x_channels > 3 && g.x_channels % 8 != 0)))
+    return false;
   const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
   if (all([](const Axis& a) { return a.k == 1; })) return channels_last;
   const bool apart = all([](const Axis& a) { return a.k <= a.stride; });
