@@ -45,11 +45,11 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options, at::Me
   return at::empty({sizes[0], sizes[1], 1, sizes[2]}, options, format).squeeze(2);
 }
 
+}  // namespace
+
 at::DimVector for_each_axis(at::IntArrayRef values, int64_t rank) {
   return values.size() == 1 && rank > 1 ? at::DimVector(rank, values[0]) : at::DimVector(values);
 }
-
-}  // namespace
 
 AtenConvolution::AtenConvolution(const at::Tensor& input, const at::Tensor& weight,
                                  at::IntArrayRef stride, at::IntArrayRef padding,

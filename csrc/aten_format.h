@@ -6,6 +6,9 @@
 
 namespace convtbw {
 
+// An attribute's values; a single one is repeated for each axis, as in torch.
+at::DimVector for_each_axis(at::IntArrayRef values, int64_t rank);
+
 // A convolution in the words of aten::convolution; transposed or not, forward or backward.
 struct AtenConvolution {
   AtenConvolution(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
@@ -15,7 +18,7 @@ struct AtenConvolution {
   const at::Tensor& input;
   const at::Tensor& weight;
   int64_t rank;
-  at::DimVector stride, padding, dilation;  // a single value is repeated for each axis, as in torch
+  at::DimVector stride, padding, dilation;  // for_each_axis
   bool transposed;
   at::DimVector output_padding;
   int64_t groups;

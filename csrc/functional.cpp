@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "aten_format.h"
 #include "call.h"
 
 namespace convtbw {
@@ -38,11 +39,6 @@ bool is_computed_here(size_t rank, const Tensor& input, const Tensor& weight,
          std::all_of(padding.begin(), padding.end(), [](int64_t pad) { return pad >= 0; });
 }
 
-// One value for each axis, as torch expands an attribute.
-DimVector expanded(IntArrayRef values, size_t rank) {
-  return values.size() == 1 ? DimVector(rank, values[0]) : DimVector(values);
-}
-
 bool is_channels_last(const Tensor& tensor) {
   return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
 }
@@ -56,9 +52,9 @@ Tensor computed_here(const Operator& op, size_t rank, const Tensor& input, const
   Tensor data = batched ? input : input.unsqueeze(0);
   const bool as_nxc = rank > 1 && (is_channels_last(data) || is_channels_last(weight));
   if (as_nxc) data = data.movedim(1, -1);
-  const DimVector strides = expanded(attributes.stride, rank),
-                  padding = expanded(attributes.padding, rank),
-                  dilations = expanded(attributes.dilation, rank);
+  const DimVector strides = for_each_axis(attributes.stride, rank),
+                  padding = for_each_axis(attributes.padding, rank),
+                  dilations = for_each_axis(attributes.dilation, rank);
   const c10::SymIntArrayRef pads = c10::fromIntArrayRefKnownNonNegative(padding);
   Tensor result = dispatch({.op = op,
                             .first = data,
@@ -100,7 +96,7 @@ Tensor conv_transpose(const Tensor& input, const Tensor& weight, const OptionalT
   // The operator also reads weights of (input channels / groups, output channels); torch does not.
   if (is_computed_here(rank, input, weight, bias, padding) &&
       input.sym_size(-static_cast<int64_t>(rank) - 1) == weight.sym_size(0)) {
-    const DimVector extra = expanded(output_padding, rank);
+    const DimVector extra = for_each_axis(output_padding, rank);
     return computed_here(op::conv_transpose, rank, input, weight, bias,
                          {stride, padding, dilation, groups}, c10::fromIntArrayRefSlow(extra));
   }
