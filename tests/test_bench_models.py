@@ -13,7 +13,8 @@ pytest.importorskip("rich", reason="the extra 'bench' is not installed")
 
 from torch_ops import bench_models
 from torch_ops.bench_measure import Effort
-from torch_ops.bench_models import NETWORKS, Training, compare
+from torch_ops.bench_models import NETWORKS, Training
+from torch_ops.bench_training import compare
 
 pytestmark = pytest.mark.unforced
 
@@ -37,7 +38,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--models", "AutoEncoder*", "--dtype", "f32", "--rounds", "1"]
     assert bench_models.main([*arguments, "--out", str(tmp_path)]) == 0
     (row,) = json.loads((tmp_path / "models.json").read_text())["rows"]
-    assert row["network"] == "AutoEncoder_2d"
+    assert row["name"] == "AutoEncoder_2d"
     assert "AutoEncoder_2d" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         bench_models.parse(["--models", "none"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,10 +25,9 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from torch_ops import bench_report, enabled
-from torch_ops.bench_measure import Contender, Effort, machine, measure
-
-STEPS = 10  # whose losses are compared
+from torch_ops import bench_report
+from torch_ops.bench_measure import Effort, machine
+from torch_ops.bench_training import compare, sheet
 
 
 @dataclass(frozen=True)
@@ -113,35 +112,6 @@ class Training:
         return loss.item()
 
 
-def compare(training: Callable[[], Training], effort: Effort, steps: int = STEPS) -> dict:
-    """Milliseconds of a step, and how far the losses of the first steps are apart."""
-
-    def losses(of: Training) -> list[float]:
-        torch.manual_seed(0)  # of dropout
-        return [of.step() for _ in range(steps)]
-
-    theirs, ours = training(), training()
-    expected = losses(theirs)
-    with enabled():
-        found = losses(ours)
-    apart = [abs(a - b) / abs(a) for a, b in zip(expected, found, strict=True)]
-    times = measure(
-        {"torch": Contender(theirs.step), "ours": Contender(ours.step, enabled)}, effort
-    )
-    row = {f"ms_{name}": times.ms(name) for name in ("torch", "ours")}
-    return row | {"ratio": row["ms_torch"] / row["ms_ours"], "losses_apart": max(apart)}
-
-
-def sheet(rows: list[dict]) -> bench_report.Sheet:
-    columns = ["network", "dtype", "ms torch", "ms ours", "torch/ours", "losses apart"]
-    table = bench_report.Sheet("A step of training under enable()", columns, [])
-    for row in rows:
-        milliseconds = [f"{row[f'ms_{name}']:.1f}" for name in ("torch", "ours")]
-        measured = [*milliseconds, f"{row['ratio']:.2f}", f"{row['losses_apart']:.1e}"]
-        table.rows.append([row["network"], row["dtype"], *measured])
-    return table
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="torch_ops.bench_models", description=__doc__.split("\n")[0]
@@ -177,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
     cases = list(product(options.chosen, options.dtype))
     for network, dtype in track(cases, "training", console=console):
         training = partial(Training, network, dtype, options.channels_last)
-        rows.append({"network": network.name, "dtype": dtype} | compare(training, effort))
+        rows.append({"name": network.name, "dtype": dtype} | compare(training, effort))
     table = sheet(rows)
     console.print("", table.title, table.rich(), sep="\n", highlight=False, markup=False)
     for dtype in options.dtype:
