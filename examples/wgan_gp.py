@@ -1,10 +1,10 @@
 """WGAN-GP on handwritten digits: a generator and a critic with gradient penalty.
 
 Gulrajani, Ahmed, Arjovsky, Dumoulin, Courville: Improved Training of Wasserstein GANs (2017). The
-networks are those of the authors' CIFAR-10 model with DCGAN's 4x4 kernels, an eighth as wide and of
-one colour; the data are the 1797 digits of scikit-learn, enlarged to 32x32. A step is five steps of
-the critic and one of the generator. The penalty is differentiated twice: through the critic's
-convolutions, and through the transposed ones that are their gradients.
+networks are the authors' DCGAN-like ones for CIFAR-10, an eighth as wide and of one colour; the
+data are scikit-learn's 1797 digits, enlarged to 32x32. A step is five steps of the critic and one
+of the generator. The penalty is differentiated twice: through the critic's convolutions, and
+through the transposed ones that are their gradients.
 
     python examples/wgan_gp.py [--steps N] [--dtype f32 bf16] [--threads N]
 """
@@ -37,11 +37,11 @@ def digits() -> Tensor:
 
 
 def down(inputs: int, outputs: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 4, stride=2, padding=1)
+    return nn.Conv2d(inputs, outputs, 5, stride=2, padding=2)
 
 
 def up(inputs: int, outputs: int) -> nn.ConvTranspose2d:
-    return nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
+    return nn.ConvTranspose2d(inputs, outputs, 5, stride=2, padding=2, output_padding=1)
 
 
 def generator(width: int) -> nn.Sequential:
