@@ -166,7 +166,9 @@ def save(training: Training, folder: Path) -> list[Path]:
     return [path]
 
 
-RECIPE = Recipe("DP-SGD", Training, save, steps=300, tolerance={"f32": 1e-4, "bf16": 1e-2})
+# Of ten losses, those of torch and of these kernels are 1e-7 apart in f32, and 8e-6 in bf16, where
+# torch's contiguous and channels_last runs differ by 1e-5; on an AVX2 CPU 3e-5.
+RECIPE = Recipe("DP-SGD", Training, save, steps=300, tolerance={"f32": 1e-5, "bf16": 1e-3})
 
 if __name__ == "__main__":
     sys.exit(RECIPE.main(__doc__))

@@ -165,6 +165,8 @@ def save(training: Training, folder: Path) -> list[Path]:
     return [path]
 
 
+# Of ten losses, torch's own contiguous and channels_last runs are up to 3e-3 apart in f32 and 6e-3
+# in bf16: the critic's loss crosses zero, and each step amplifies rounding.
 RECIPE = Recipe("WGAN-GP", Training, save, steps=600, tolerance={"f32": 1e-2, "bf16": 5e-2})
 
 if __name__ == "__main__":
