@@ -88,7 +88,7 @@ def clipped_sum(gradients: dict[str, Tensor], norm: float) -> dict[str, Tensor]:
 class Training:
     def __init__(self, dtype: str, small: bool) -> None:
         torch.manual_seed(0)
-        width, self.lot = (4, 16) if small else (16, LOT)
+        width, self.lot = (4, 16) if small else (24, LOT)
         images, names = digits()
         self.images, self.names = images[HELD_OUT:], names[HELD_OUT:]
         self.test_images, self.test_names = images[:HELD_OUT], names[:HELD_OUT]
