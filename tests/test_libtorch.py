@@ -47,11 +47,52 @@ def shell(command: str, folder: Path, **environment: str) -> str:
     return child.stdout
 
 
+def blocks(language: str) -> list[str]:
+    """The document's, in order."""
+    text = (ROOT / "docs" / "cpp.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
 def commands(*, of: str) -> list[str]:
     """Those of the document that mention `of`, in order."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "cpp.md").read_text(), re.M | re.S)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
     return [line for line in lines if of in line]
+
+
+def test_every_command_is_run() -> None:
+    """By the tests below."""
+    run = {
+        command
+        for of in ("cmake", "train_generator", "export_package", "run_package")
+        for command in commands(of=of)
+    }
+    assert set(commands(of="")) == run
+
+
+def test_the_document_s_program(tmp_path: Path) -> None:
+    """Its CMake and C++ blocks, as the least project around them."""
+    (cmake,) = blocks("cmake")
+    (code,) = blocks("cpp")
+    include, calls = code.split("\n", 1)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(document LANGUAGES CXX)\n"
+        f'{cmake}\nmessage(STATUS "found ${{convtbw_VERSION}}")\n'
+    )
+    (tmp_path / "program.cpp").write_text(f"""{include}
+#include <ATen/ATen.h>
+#include <iostream>
+int main() {{
+  const at::Tensor src = at::ones({{1, 2, 3, 3}}), weights = at::ones({{2, 1, 3, 3}});
+  const at::Tensor bias = at::zeros({{1}}), diff_dst = at::ones({{1, 1, 5, 5}});
+  {calls}
+  std::cout << dst.sizes() << ' ' << gradient.sizes() << std::endl;
+}}
+""")
+    prefix = f"-DCMAKE_PREFIX_PATH='{torch_ops.cmake_prefix_path}'"
+    found = shell(f"cmake -S . -B build {prefix}", tmp_path)
+    assert f"found {torch_ops.__version__}" in found
+    shell("cmake --build build", tmp_path)
+    assert run("build/program", tmp_path) == ["[1, 1, 5, 5] [2, 1, 3, 3]"]
 
 
 @pytest.fixture(scope="session")
