@@ -25,6 +25,8 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 napoleon_numpy_docstring = False
 
+highlight_language = "none"  # of blocks that name none
+
 html_theme = "furo"
 html_title = f"convtbw {release}"
 html_show_copyright = False
