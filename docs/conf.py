@@ -38,6 +38,7 @@ CONTENTS = """
 :caption: Guides
 docs/functional
 docs/enable
+docs/accumulation
 docs/scaling
 docs/cpp
 ```

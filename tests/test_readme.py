@@ -55,6 +55,7 @@ def test_the_example_is_there() -> None:
 def test_the_documents_have_examples() -> None:
     assert {block.name for block in PYTHON} >= {
         "README.md",
+        "docs/accumulation.md",
         "docs/cpp.md",
         "docs/enable.md",
         "docs/functional.md",
