@@ -76,5 +76,5 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[demo,test,bench,lint]'
+	$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[demo,test,bench,examples,lint]'
 	touch $@
