@@ -45,6 +45,10 @@ DECODER = (
 # float32's rounding, in sums of up to 1600 products. A pixel's shift is 1e-1 and more.
 TENSORFLOW = 1e-5
 
+# Of ten steps. Where only the rounding differs (the torch port, contiguous and channels_last, with
+# and without oneDNN, two seeds), losses are up to 1.1e-5 apart, and in bfloat16 4e-4.
+TOLERANCE = {"f32": 1e-4, "bf16": 3e-3}
+
 
 # ---- the port -----------------------------------------------------------------------------------
 
@@ -238,12 +242,12 @@ def draw(before: Port, after: Port, tests: Tensor, path: Path) -> None:
         rows.append((f"samples, {name}", port.decode(latents).sigmoid()))
     walked = after.decode(walk).sigmoid().split(16)
     rows += [("walk between digits" if not i else "", row) for i, row in enumerate(walked)]
-    figure = Figure(figsize=(9, 0.62 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(6.6, 0.56 * len(rows)), layout="constrained")
     for ax, (title, pictures) in zip(figure.subplots(len(rows), 1), rows, strict=True):
         ax.imshow(torch.cat(list(pictures[..., 0]), 1), cmap="gray_r", vmin=0, vmax=1)
         ax.set_title(title, fontsize=8, loc="left", pad=2)
         ax.axis("off")
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=80)  # about a pixel for a pixel
 
 
 RECIPE = Recipe(
@@ -251,8 +255,8 @@ RECIPE = Recipe(
     build=partial(FineTuning, Port),
     by_torch=partial(FineTuning, TorchPort),
     save=save,
-    steps=600,
-    tolerance={"f32": 1e-4, "bf16": 5e-2},
+    steps=800,
+    tolerance=TOLERANCE,
     note="Torch cannot say SAME: its side is the usual port, with pads and crops by hand.",
 )
 

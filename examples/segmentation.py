@@ -35,9 +35,10 @@ NOISE = 0.04  # of the brightest voxel: about what a clinical scan has
 SHADING = 0.2  # largest relative change of brightness by the receive coil
 STEPS = 400  # of the long training, over which the learning rate falls
 
-# Of ten steps. Where only float32's rounding differs (torch, contiguous and channels_last_3d), the
-# losses come to be 9e-4 apart; those of bfloat16 and of float32 7e-3.
-TOLERANCE = {"f32": 3e-3, "bf16": 2e-2}
+# Of ten steps, at a rate that amplifies rounding. Where only float32's differs (torch, contiguous and
+# channels_last_3d, three seeds), losses are 1e-5 apart after two steps and up to 5e-3 after ten; those
+# of bfloat16 and float32 up to 6e-3.
+TOLERANCE = {"f32": 2e-2, "bf16": 3e-2}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def load(millimetres: int) -> Brain:
     labels = torch.stack([2 * outside, fluid, grey, white]).argmax(0)
     inside = labels.nonzero()
     box = [
-        slice(max(0, int(a) - 8), int(b) + 9) for a, b in zip(*inside.aminmax(dim=0), strict=True)
+        slice(max(0, int(a) - 4), int(b) + 5) for a, b in zip(*inside.aminmax(dim=0), strict=True)
     ]
     scan, labels = scanned(intensity)[*box], labels[*box]
     first, last = (int(edge) for edge in (labels > 0).any(2).any(0).nonzero()[[0, -1]])
@@ -88,7 +89,7 @@ def load(millimetres: int) -> Brain:
 
 
 def scanned(intensity: Tensor) -> Tensor:
-    """With smooth shading and Rician noise; mean 0 and variance 1 within the brain, air constant."""
+    """With smooth shading and Rician noise: mean 0 and variance 1 inside, constant outside."""
     random = torch.Generator().manual_seed(0)
     coarse = 2 * torch.rand(1, 1, 3, 3, 3, generator=random) - 1
     shading = F.interpolate(coarse, intensity.shape, mode="trilinear", align_corners=True)[0, 0]
@@ -229,7 +230,7 @@ class Segmentation:
 
     @torch.no_grad()
     def predict(self) -> Tensor:
-        """Labels of the whole volume, by windows that overlap by half and weigh as Gaussians."""
+        """Labels of all voxels inside, by windows that overlap by half and weigh as Gaussians."""
         patch, shape = self.sizes.patch, self.brain.scan.shape
         along = torch.linspace(-1, 1, patch).div(0.25).square().div(-2).exp()
         weight = torch.einsum("i,j,k->ijk", along, along, along).clamp(min=1e-4)
@@ -239,7 +240,8 @@ class Segmentation:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
                 logits = self.network(self.brain.scan[where][None, None])[0]
             sums[:, *where] += weight * logits[0].float().softmax(0)
-        return sums.argmax(0)
+        # nnU-Net crops to what is not zero. The skull was stripped: what is outside is known.
+        return sums.argmax(0) * (self.brain.scan > self.brain.scan.min())
 
 
 def windows(extent: int, patch: int) -> Tensor:
