@@ -35,9 +35,9 @@ NOISE = 0.04  # of the brightest voxel: about what a clinical scan has
 SHADING = 0.2  # largest relative change of brightness by the receive coil
 STEPS = 400  # of the long training, over which the learning rate falls
 
-# Of ten steps, at a rate that amplifies rounding. Where only float32's differs (torch, contiguous and
-# channels_last_3d, three seeds), losses are 1e-5 apart after two steps and up to 5e-3 after ten; those
-# of bfloat16 and float32 up to 6e-3.
+# Of ten steps, at a rate that amplifies rounding. Where only float32's differs (torch, contiguous
+# and channels_last_3d, three seeds), losses are 1e-5 apart after two steps and 5e-3 after ten.
+# Those of bfloat16 and float32 are up to 6e-3 apart.
 TOLERANCE = {"f32": 2e-2, "bf16": 3e-2}
 
 
