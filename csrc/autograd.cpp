@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include "accumulation.h"
 #include "joined_channels.h"
 #include "validate.h"
 
@@ -94,10 +95,9 @@ Resolution resolution_of(const Call& call, const Resolved<c10::SymInt>& resolved
 }
 
 // The partial of a call with respect to `wanted`; the cotangent lies in the result's slot.
-at::Tensor partial_of(const Resolution& r, Family family, Role wanted,
+at::Tensor partial_of(const Resolution& r, const Operator& op,
                       const std::vector<c10::SymInt>& sizes, const PerRole<at::Tensor>& slots,
-                      int64_t groups) {
-  const Operator& op = partial(family, wanted);
+                      int64_t groups, const std::optional<at::Tensor>& added_to = {}) {
   at::OptionalSymIntArrayRef shape, output_padding;
   if (op.shape_name) shape = sizes;
   if (op.transposed()) output_padding = r.output_padding;
@@ -115,7 +115,8 @@ at::Tensor partial_of(const Resolution& r, Family family, Role wanted,
                    output_padding,
                    groups,
                    r.data_format,
-                   r.weights_format});
+                   r.weights_format,
+                   added_to});
 }
 
 // The same of a call of slices. Each has weights of its own in the result's slot, and becomes a
@@ -129,7 +130,7 @@ at::Tensor partial_of_slices(const Resolution& r, Family family, Role wanted,
   sizes[r.channel] = sizes[r.channel] * slices;
   other = join_channels(split_dimension(other, 0, {slices, sizes[0]}), r.channel, 1);
   slots.w = join_channels(slots.w, r.spanning - 1, 1);
-  const at::Tensor result = partial_of(r, family, wanted, sizes, slots, slices * r.groups);
+  const at::Tensor result = partial_of(r, partial(family, wanted), sizes, slots, slices * r.groups);
   return join_dimensions(split_channels(result, r.channel, 1, slices), 0, 2);
 }
 
@@ -146,8 +147,9 @@ variable_list gradients(const Resolution& r, const Needed& needed, const at::Ten
   slots[op.second] = second;
   slots[op.result] = cotangent;
   const auto partial = [&](Role wanted, const std::vector<c10::SymInt>& sizes) {
-    return op.of_slices ? partial_of_slices(r, op.family, wanted, sizes, slots)
-                        : partial_of(r, op.family, wanted, sizes, slots, r.groups);
+    return op.of_slices
+               ? partial_of_slices(r, op.family, wanted, sizes, slots)
+               : partial_of(r, convtbw::partial(op.family, wanted), sizes, slots, r.groups);
   };
   if (needed[0]) result[0] = partial(op.first, r.first_sizes);
   if (needed[1]) result[1] = partial(op.second, r.second_sizes);
@@ -158,6 +160,16 @@ variable_list gradients(const Resolution& r, const Needed& needed, const at::Ten
     result[2] = cotangent.sum(others);
   }
   return result;
+}
+
+// Adds the weights gradient of a call, whose weights are the second tensor, to `gradient`.
+void add_weights_gradient(const Resolution& r, const at::Tensor& gradient,
+                          const at::Tensor& cotangent, const at::Tensor& first) {
+  const Operator& op = operator_named(r.op);
+  PerRole<at::Tensor> slots;
+  slots[op.first] = first;
+  slots[op.result] = cotangent;
+  partial_of(r, adding_weights_gradient(op.family), r.second_sizes, slots, r.groups, gradient);
 }
 
 class PartialBackward : public torch::autograd::Node {
@@ -176,7 +188,15 @@ class PartialBackward : public torch::autograd::Node {
 
   variable_list apply(variable_list&& cotangents) override {
     const std::lock_guard lock(mutex_);
-    const Needed needed = this->needed();
+    Needed needed = this->needed();
+    if (needed[1] && cotangents[0].defined() && operator_named(resolution_.op).second == Role::w) {
+      const at::Tensor gradient =
+          gradient_to_add_to(*this, /*input=*/1, cotangents[0].scalar_type());
+      if (gradient.defined()) {
+        add_weights_gradient(resolution_, gradient, cotangents[0], first_.unpack(getptr()));
+        needed[1] = false;
+      }
+    }
     return gradients(resolution_, needed, cotangents[0],
                      needed[1] ? first_.unpack(getptr()) : at::Tensor(),
                      needed[0] ? second_.unpack(getptr()) : at::Tensor());
@@ -282,7 +302,19 @@ at::Tensor tangent_of(const Call& call, const at::Tensor& result, int64_t channe
   return tangent;
 }
 
+// Adds to a tensor, which is no function to be differentiated.
+at::Tensor undifferentiated(const Call& call) {
+  TORCH_CHECK(!torch::autograd::compute_requires_grad(call.first, call.second, *call.added_to),
+              "convtbw::", call.op.name,
+              ": a tensor requires grad, and this operator has no "
+              "derivative; expected torch.no_grad() around the call, or the operator that returns "
+              "its result");
+  const at::AutoDispatchBelowAutograd below;
+  return dispatch(call);
+}
+
 at::Tensor differentiable(const Call& call) {
+  if (call.op.adds) return undifferentiated(call);
   // Nested tensors of Python never reach a backend key: what they raise there names no argument.
   if (call.first.is_nested() || call.second.is_nested() || (call.bias && call.bias->is_nested()))
     check_tensors(call);

@@ -27,8 +27,10 @@ struct Call {
   at::OptionalSymIntArrayRef output_padding;  // transposed operators only
   int64_t groups;
   std::string_view data_format, weights_format;
+  std::optional<at::Tensor> added_to = {};  // where op.adds; its sizes are `shape`
 };
 
+// The result; where op.adds, the tensor that it was added to.
 at::Tensor dispatch(const Call& call);
 
 const Operator& operator_named(std::string_view name);
@@ -44,6 +46,12 @@ using Ints = at::IntArrayRef;
 using SymInts = c10::SymIntArrayRef;
 using OptionalSymInts = at::OptionalSymIntArrayRef;
 using String = std::string_view;
+
+// None of a tensor that has no sizes: validation says what it is.
+inline OptionalSymInts sizes_of_result(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_nested()) return SymInts();
+  return tensor.sym_sizes();
+}
 
 struct TransposedWeightsGradient {
   using Signature = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, Ints, SymInts,
@@ -107,6 +115,71 @@ struct WeightsGradient {
   static Tensor call(const c10::TypedOperatorHandle<Signature>& handle, const Call& c) {
     return handle.call(c.first, c.second, c.shape_tensor, c.strides, c.pads_begin, c.pads_end,
                        c.dilations, c.auto_pad, c.groups, c.data_format, c.weights_format, c.shape);
+  }
+};
+
+struct TransposedWeightsGradientAdd {
+  using Signature = void(const Tensor&, const Tensor&, const Tensor&, Ints, SymInts, SymInts, Ints,
+                         String, OptionalSymInts, int64_t, String, String);
+
+  template <const Operator& op, Handler handle>
+  static void kernel(const Tensor& diff_weights, const Tensor& src, const Tensor& diff_dst,
+                     Ints strides, SymInts pads_begin, SymInts pads_end, Ints dilations,
+                     String auto_pad, OptionalSymInts output_padding, int64_t groups,
+                     String data_format, String weights_format) {
+    handle({op,
+            src,
+            diff_dst,
+            {},
+            {},
+            sizes_of_result(diff_weights),
+            strides,
+            pads_begin,
+            pads_end,
+            dilations,
+            auto_pad,
+            output_padding,
+            groups,
+            data_format,
+            weights_format,
+            diff_weights});
+  }
+  static Tensor call(const c10::TypedOperatorHandle<Signature>& handle, const Call& c) {
+    handle.call(*c.added_to, c.first, c.second, c.strides, c.pads_begin, c.pads_end, c.dilations,
+                c.auto_pad, c.output_padding, c.groups, c.data_format, c.weights_format);
+    return *c.added_to;
+  }
+};
+
+struct WeightsGradientAdd {
+  using Signature = void(const Tensor&, const Tensor&, const Tensor&, Ints, SymInts, SymInts, Ints,
+                         String, int64_t, String, String);
+
+  template <const Operator& op, Handler handle>
+  static void kernel(const Tensor& diff_weights, const Tensor& src, const Tensor& diff_dst,
+                     Ints strides, SymInts pads_begin, SymInts pads_end, Ints dilations,
+                     String auto_pad, int64_t groups, String data_format, String weights_format) {
+    handle({op,
+            src,
+            diff_dst,
+            {},
+            {},
+            sizes_of_result(diff_weights),
+            strides,
+            pads_begin,
+            pads_end,
+            dilations,
+            auto_pad,
+            {},
+            groups,
+            data_format,
+            weights_format,
+            diff_weights});
+  }
+  static Tensor call(const c10::TypedOperatorHandle<Signature>& handle, const Call& c) {
+    handle.call(*c.added_to, c.first, c.second, c.strides, c.pads_begin, c.pads_end, c.dilations,
+                c.auto_pad, c.groups, c.data_format, c.weights_format);
+    return *c.added_to;
   }
 };
 
@@ -245,6 +318,9 @@ void for_each_operator(F&& f) {
   f.template operator()<op::convolution_backward_data, schema::DataGradient>();
   f.template operator()<op::conv_transpose, schema::TransposedForward>();
   f.template operator()<op::convolution, schema::Forward>();
+  f.template
+  operator()<op::conv_transpose_backward_weights_add, schema::TransposedWeightsGradientAdd>();
+  f.template operator()<op::convolution_backward_weights_add, schema::WeightsGradientAdd>();
   f.template
   operator()<op::conv_transpose_backward_weights_of_slices, schema::TransposedWeightsGradient>();
   f.template operator()<op::convolution_backward_weights_of_slices, schema::WeightsGradient>();

@@ -23,6 +23,7 @@ struct Tensors {
   const at::Tensor& second;
   std::optional<at::Tensor> bias = {};
   std::optional<at::Tensor> shape_tensor = {};
+  std::optional<at::Tensor> added_to = {};
 };
 
 template <class Attributes>
@@ -38,8 +39,8 @@ at::Tensor call(const Operator& op, const Tensors& tensors, at::OptionalIntArray
   const std::string weights_format = a.weights_format ? *a.weights_format : default_format(op);
   return dispatch({op, tensors.first, tensors.second, tensors.bias, tensors.shape_tensor,
                    symbolic(shape), a.strides, *symbolic(a.pads_begin), *symbolic(a.pads_end),
-                   a.dilations, a.auto_pad, output_padding, a.groups, a.data_format,
-                   weights_format});
+                   a.dilations, a.auto_pad, output_padding, a.groups, a.data_format, weights_format,
+                   tensors.added_to});
 }
 
 }  // namespace
@@ -84,6 +85,13 @@ Tensor conv_transpose_backprop_filters(const Tensor& input_forward, const Tensor
               {input_forward, output_delta, {}, filter_shape_tensor}, {}, attributes);
 }
 
+void conv_transpose_backward_weights_add_(const Tensor& diff_weights, const Tensor& src,
+                                          const Tensor& diff_dst,
+                                          const ConvTransposeAttributes& attributes) {
+  call(op::conv_transpose_backward_weights_add, {src, diff_dst, {}, {}, diff_weights}, {},
+       attributes);
+}
+
 Tensor convolution(const Tensor& src, const Tensor& weights, const std::optional<Tensor>& bias,
                    const ConvolutionAttributes& attributes) {
   return call(op::convolution, {src, weights, bias}, {}, attributes);
@@ -119,6 +127,12 @@ Tensor convolution_backprop_filters(const Tensor& input_forward, const Tensor& o
                                     const ConvolutionAttributes& attributes) {
   return call(op::convolution_backprop_filters,
               {input_forward, output_delta, {}, filter_shape_tensor}, {}, attributes);
+}
+
+void convolution_backward_weights_add_(const Tensor& diff_weights, const Tensor& src,
+                                       const Tensor& diff_dst,
+                                       const ConvolutionAttributes& attributes) {
+  call(op::convolution_backward_weights_add, {src, diff_dst, {}, {}, diff_weights}, {}, attributes);
 }
 
 }  // namespace convtbw

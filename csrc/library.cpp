@@ -46,6 +46,16 @@ TORCH_LIBRARY(convtbw, m) {
       "convolution(Tensor src, Tensor weights, Tensor? bias=None, *, int[] strides, "
       "SymInt[] pads_begin, SymInt[] pads_end, int[] dilations, str auto_pad='none', "
       "int groups=1, str data_format='NXC', str weights_format='XIO') -> Tensor");
+  m.def(
+      "conv_transpose_backward_weights_add_(Tensor(a!) diff_weights, Tensor src, "
+      "Tensor diff_dst, *, int[] strides, SymInt[] pads_begin, SymInt[] pads_end, "
+      "int[] dilations, str auto_pad='none', SymInt[]? output_padding=None, int groups=1, "
+      "str data_format='NXC', str weights_format='XOI') -> ()");
+  m.def(
+      "convolution_backward_weights_add_(Tensor(a!) diff_weights, Tensor src, Tensor diff_dst, *, "
+      "int[] strides, SymInt[] pads_begin=[], SymInt[] pads_end=[], int[] dilations, "
+      "str auto_pad='none', int groups=1, str data_format='NXC', "
+      "str weights_format='XIO') -> ()");
   // Not public: weights_shape has one more dimension, the first, of slices (operators.h).
   m.def(("_conv_transpose_backward_weights_of_slices" + transposed_weights_gradient).c_str());
   m.def(("_convolution_backward_weights_of_slices" + weights_gradient).c_str());

@@ -11,6 +11,7 @@ at::Tensor infer(const Call& call) {
               "tensors; expected the attribute ",
               call.op.shape_name, " alone");
   const Resolved<c10::SymInt> resolved = resolve<c10::SymInt>(call, shape_attribute(call));
+  if (call.op.adds) return *call.added_to;
   return at::empty_symint(resolved.result, call.first.options(),
                           result_memory_format(call, resolved.data));
 }

@@ -1,5 +1,6 @@
-// The operators as data: which role each tensor plays, and what the caller calls it. Eight are
-// public; two more, of slices, are what vmap and autograd call.
+// The operators as data: which role each tensor plays, and what the caller calls it. Eight are the
+// family; two weights gradients that are added to an existing one; and two of slices, not public,
+// which vmap and autograd call.
 #pragma once
 
 #include "core/role.h"
@@ -23,6 +24,8 @@ struct Operator {
   // The images are as many equal slices as the result's shape says in one more dimension, the
   // first, and each slice has a weights gradient of its own.
   bool of_slices = false;
+  // The result is added to a tensor of the caller's, which gives its shape.
+  bool adds = false;
 
   constexpr bool transposed() const { return family == Family::conv_transpose; }
   constexpr bool has_weights_input() const { return second == Role::w; }
@@ -138,6 +141,18 @@ inline constexpr Operator conv_transpose_backward_weights_of_slices =
     of_slices(conv_transpose_backward_weights, "_conv_transpose_backward_weights_of_slices");
 inline constexpr Operator convolution_backward_weights_of_slices =
     of_slices(convolution_backward_weights, "_convolution_backward_weights_of_slices");
+
+constexpr Operator adding(Operator op, const char* name) {
+  op.name = name;
+  op.result_name = op.shape_name = "diff_weights";
+  op.shape_tensor_name = nullptr;
+  op.adds = true;
+  return op;
+}
+inline constexpr Operator conv_transpose_backward_weights_add =
+    adding(conv_transpose_backward_weights, "conv_transpose_backward_weights_add_");
+inline constexpr Operator convolution_backward_weights_add =
+    adding(convolution_backward_weights, "convolution_backward_weights_add_");
 }  // namespace op
 
 // The operator of a family that computes the partial with respect to `wanted`.
@@ -149,6 +164,12 @@ constexpr const Operator& partial(Family family, Role wanted) {
   return wanted == Role::x   ? op::conv_transpose
          : wanted == Role::w ? op::conv_transpose_backward_weights
                              : op::conv_transpose_backward_data;
+}
+
+// The weights gradient of a family that is added to an existing one.
+constexpr const Operator& adding_weights_gradient(Family family) {
+  return family == Family::convolution ? op::convolution_backward_weights_add
+                                       : op::conv_transpose_backward_weights_add;
 }
 
 // The weights gradients of a family, one for each slice of the images.

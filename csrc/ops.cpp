@@ -86,9 +86,12 @@ at::Tensor run(const Call& call) {
   const Sizes<int64_t> shape =
       call.shape_tensor ? shape_tensor_values(call) : concrete(shape_attribute(call));
   const Resolved<int64_t> resolved = resolve<int64_t>(call, shape);
+  if (call.op.adds) check_memory(call);
   const at::Tensor result =
-      at::empty(resolved.result, call.first.options().device(explaining() ? at::kMeta : at::kCPU),
-                result_memory_format(call, resolved.data));
+      call.op.adds ? *call.added_to
+                   : at::empty(resolved.result,
+                               call.first.options().device(explaining() ? at::kMeta : at::kCPU),
+                               result_memory_format(call, resolved.data));
   serve(call, resolved, problem_of(call, resolved, result), result);
   return result;
 }
@@ -105,6 +108,8 @@ Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at
   problem.y = data_strides(*tensors.y, resolved.data, resolved.rank);
   problem.w = weights_strides(*tensors.w, resolved);
   problem.slices = resolved.slices;
+  if (call.op.adds)
+    problem.epilogue = dtype_of(result) == problem.dtype ? Epilogue::add : Epilogue::add_to_f32;
   problem.bias = call.bias.has_value();
   problem.forked = in_forked_child();
   problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
@@ -121,7 +126,7 @@ void serve(const Call& call, const Resolved<int64_t>& resolved, const Problem& p
              {call.op.name_of(Role::x), call.op.name_of(Role::w), call.op.name_of(Role::y)}});
     return;
   }
-  ask_for_huge_pages(result);
+  if (!call.op.adds) ask_for_huge_pages(result);
   const PerRole<const at::Tensor*> tensors = tensors_of(call, result);
   const at::Tensor bias = call.bias ? call.bias->contiguous() : at::Tensor();
   Operands operands;

@@ -46,6 +46,9 @@ struct Resolved {
 // which no kernel of ours can take is asked.
 void check_tensors(const Call& call);
 
+// Of what is added to: elements that share memory would be added to twice, or while they are read.
+void check_memory(const Call& call);
+
 // `shape` is the result's shape where op.shape_name is set, empty elsewhere.
 template <class Int>
 Resolved<Int> resolve(const Call& call, c10::ArrayRef<Int> shape);

@@ -197,9 +197,13 @@ at::Tensor batched(const Call& call) {
   const int64_t level = layer->layerId();
   using at::functorch::isBatchedAtLevel;
   // Tensors of an outer vmap alone: the next level's call.
-  if (!isBatchedAtLevel(call.first, level) && !isBatchedAtLevel(call.second, level) &&
-      !isBatchedAtLevel(call.bias, level) && !isBatchedAtLevel(call.shape_tensor, level))
+  if (!isBatchedAtLevel(call.added_to, level) && !isBatchedAtLevel(call.first, level) &&
+      !isBatchedAtLevel(call.second, level) && !isBatchedAtLevel(call.bias, level) &&
+      !isBatchedAtLevel(call.shape_tensor, level))
     return dispatch(call);
+  TORCH_CHECK(!call.op.adds, "convtbw::", call.op.name,
+              ": under vmap, which has no order in which calls could change one tensor; expected "
+              "the operator that returns its result, to be added outside of vmap");
   return at::functorch::makeBatched(BatchedCall(call, level).run(), 0, level);
 }
 

@@ -163,7 +163,9 @@ def interface(tmp_path_factory: pytest.TempPathFactory):
     return torch.ops.convtbw_interface
 
 
-def through_header(interface, case: Case, tensors: list[Tensor], **changes: object) -> Tensor:
+def through_header(
+    interface, case: Case, tensors: list[Tensor], suffix: str = "", **changes: object
+) -> Tensor:
     """The call of a case, with all attributes, where the names of all operators are the same."""
     attributes = case.kwargs() | changes
     values = {
@@ -179,7 +181,8 @@ def through_header(interface, case: Case, tensors: list[Tensor], **changes: obje
     }
     first, second, *rest = tensors
     shape = attributes.get(case.operator.shape or "")
-    return getattr(interface, case.op)(first, second, rest[0] if rest else None, shape, **values)
+    function = getattr(interface, case.op + suffix)
+    return function(first, second, rest[0] if rest else None, shape, **values)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -213,6 +216,15 @@ def test_header_takes_a_shape_tensor(interface, name: str) -> None:
     expected = case.call(*tensors)
     without = {case.operator.shape: None}
     assert torch.equal(through_header(interface, case, [*tensors, shape], **without), expected)
+
+
+@pytest.mark.parametrize("family", ["convolution", "conv_transpose"])
+def test_header_adds_to_a_gradient(interface, family: str) -> None:
+    (case,) = (c for c in one_each() if c.op == f"{family}_backward_weights")
+    tensors = case.tensors()
+    gradient = case.call(*tensors)
+    result = through_header(interface, case, [*tensors, gradient.clone()], suffix="_add_")
+    torch.testing.assert_close(result, 2 * gradient)
 
 
 def test_header_s_errors_are_the_operator_s(interface) -> None:

@@ -31,6 +31,7 @@ def test_the_example_is_there() -> None:
 def test_the_documents_have_examples() -> None:
     assert {name for name, _ in BLOCKS} >= {
         "README.md",
+        "accumulation.md",
         "cpp.md",
         "enable.md",
         "functional.md",

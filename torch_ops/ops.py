@@ -4,7 +4,8 @@ All floating tensors of a call share one dtype: float32, bfloat16, float16 or fl
 in float32 or wider and rounded once. Any strides are legal. Shapes: N batch, C channels, I and O
 spatial extents of the forward operator's input and output, IC and OC their channels, K the kernel's
 extent. Extents, strides, pads and dilations count pixels. Every operator is differentiable with
-respect to every floating tensor, to any order.
+respect to every floating tensor, to any order; but for those whose names end in ``_add_``, which
+change a tensor instead of returning one.
 """
 
 from collections.abc import Sequence
@@ -533,6 +534,96 @@ def convolution(
         src,
         weights,
         bias,
+        strides=strides,
+        pads_begin=pads_begin,
+        pads_end=pads_end,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        groups=groups,
+        data_format=data_format,
+        weights_format=weights_format,
+    )
+
+
+def conv_transpose_backward_weights_add_(
+    diff_weights: Tensor,
+    src: Tensor,
+    diff_dst: Tensor,
+    *,
+    strides: Sequence[int],
+    pads_begin: Sequence[int],
+    pads_end: Sequence[int],
+    dilations: Sequence[int],
+    auto_pad: str = "none",
+    output_padding: Sequence[int] | None = None,
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XOI",
+) -> None:
+    """Add the weights gradient of a transposed convolution to an existing gradient.
+
+    As ``diff_weights += conv_transpose_backward_weights(...)``, but the kernel adds: no second
+    gradient is allocated, written and read.
+
+    Args:
+        diff_weights: what is added to, in the order of ``weights_format``, with any strides. Its
+            dtype is the inputs', or float32 where theirs has 16 bits: sums are then not rounded.
+            No elements may share memory, with each other or with the inputs.
+        src, diff_dst, ...: as in :func:`conv_transpose_backward_weights`.
+
+    Raises:
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value. Also where a tensor requires grad and grad mode is on.
+    """
+    _operators.conv_transpose_backward_weights_add_(
+        diff_weights,
+        src,
+        diff_dst,
+        strides=strides,
+        pads_begin=pads_begin,
+        pads_end=pads_end,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        output_padding=output_padding,
+        groups=groups,
+        data_format=data_format,
+        weights_format=weights_format,
+    )
+
+
+def convolution_backward_weights_add_(
+    diff_weights: Tensor,
+    src: Tensor,
+    diff_dst: Tensor,
+    *,
+    strides: Sequence[int],
+    pads_begin: Sequence[int] = (),
+    pads_end: Sequence[int] = (),
+    dilations: Sequence[int],
+    auto_pad: str = "none",
+    groups: int = 1,
+    data_format: str = "NXC",
+    weights_format: str = "XIO",
+) -> None:
+    """Add the weights gradient of a convolution to an existing gradient.
+
+    As ``diff_weights += convolution_backward_weights(...)``, but the kernel adds: no second
+    gradient is allocated, written and read.
+
+    Args:
+        diff_weights: what is added to, in the order of ``weights_format``, with any strides. Its
+            dtype is the inputs', or float32 where theirs has 16 bits: sums are then not rounded.
+            No elements may share memory, with each other or with the inputs.
+        src, diff_dst, ...: as in :func:`convolution_backward_weights`.
+
+    Raises:
+        RuntimeError: for any argument that does not fit; the message names it, with the actual
+            and the expected value. Also where a tensor requires grad and grad mode is on.
+    """
+    _operators.convolution_backward_weights_add_(
+        diff_weights,
+        src,
+        diff_dst,
         strides=strides,
         pads_begin=pads_begin,
         pads_end=pads_end,

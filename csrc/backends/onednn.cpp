@@ -487,6 +487,8 @@ Prepared prepare(const Problem& p, std::string_view target) {
     if (one.plan) one.plan = std::make_unique<SlicesPlan>(p, std::move(one.plan));
     return one;
   }
+  if (p.epilogue != Epilogue::overwrite)
+    return declined("its weights gradients overwrite; this one is added to what is there");
   if (p.forked) return declined("forked process: OpenMP's threads do not survive fork()");
   if (p.deterministic)
     return declined("deterministic algorithms are asked for; its sums depend on the threads");

@@ -147,7 +147,7 @@ class WeightsContraction {
         g_(p.geometry),
         x_(static_cast<const T*>(operands.data.x)),
         y_(static_cast<const T*>(operands.data.y)),
-        w_(static_cast<T*>(operands.data.w)),
+        w_(operands.data.w),
         x_blocks_((g_.x_channels + kX - 1) / kX),
         y_blocks_((g_.y_channels + kY - 1) / kY) {}
 
@@ -181,12 +181,17 @@ class WeightsContraction {
                 y + n * p_.y.batch + j0 * p_.y.axes[0] + j1 * p_.y.axes[1] + j2 * p_.y.axes[2],
                 c.end - c.begin, q.end - q.begin, sums);
 
-    T* const w = w_ + group * p_.w.group + tap[0] * p_.w.axes[0] + tap[1] * p_.w.axes[1] +
-                 tap[2] * p_.w.axes[2];
-    for (int64_t qi = q.begin; qi < q.end; ++qi)
-      for (int64_t ci = c.begin; ci < c.end; ++ci)
-        w[qi * p_.w.y_channel + ci * p_.w.x_channel] =
-            from_double<T>(sums[qi - q.begin][ci - c.begin]);
+    visit_dtype(result_dtype(p_), [&](auto element) {
+      using Result = decltype(element);
+      Result* const w = static_cast<Result*>(w_) + group * p_.w.group + tap[0] * p_.w.axes[0] +
+                        tap[1] * p_.w.axes[1] + tap[2] * p_.w.axes[2];
+      for (int64_t qi = q.begin; qi < q.end; ++qi)
+        for (int64_t ci = c.begin; ci < c.end; ++ci) {
+          Result& result = w[qi * p_.w.y_channel + ci * p_.w.x_channel];
+          const double before = p_.epilogue == Epilogue::overwrite ? 0 : to_double(result);
+          result = from_double<Result>(before + sums[qi - q.begin][ci - c.begin]);
+        }
+    });
   }
 
  private:
@@ -214,7 +219,7 @@ class WeightsContraction {
   const Geometry& g_;
   const T* const x_;
   const T* const y_;
-  T* const w_;
+  void* const w_;  // elements of the result's dtype
   const int64_t x_blocks_, y_blocks_;
 };
 

@@ -47,6 +47,10 @@ Operands operands_of_slice(const Problem& p, const Operands& operands, int64_t s
   return result;
 }
 
+Dtype result_dtype(const Problem& p) {
+  return p.epilogue == Epilogue::add_to_f32 ? Dtype::f32 : p.dtype;
+}
+
 size_t hash(const Problem& p) {
   Hasher hasher;
   const Geometry& g = p.geometry;
@@ -64,7 +68,7 @@ size_t hash(const Problem& p) {
   hasher.add(p.w.axes);
   hasher.add(static_cast<int64_t>(p.wanted) | static_cast<int64_t>(p.dtype) << 8 |
              int64_t{p.bias} << 16 | int64_t{p.deterministic} << 17 | int64_t{p.forked} << 18 |
-             int64_t{p.threads} << 32);
+             static_cast<int64_t>(p.epilogue) << 19 | int64_t{p.threads} << 32);
   return hasher.result();
 }
 
@@ -76,7 +80,7 @@ int64_t result_bytes(const Problem& p) {
   if (p.wanted != Role::y) elements *= g.x_channels;
   for (const Axis& axis : g.axes)
     elements *= p.wanted == Role::x ? axis.x : p.wanted == Role::w ? axis.k : axis.y;
-  return elements * element_bytes(p.dtype);
+  return elements * element_bytes(result_dtype(p));
 }
 
 int64_t flops(const Problem& p) {

@@ -28,6 +28,13 @@ struct WeightsStrides {
   bool operator==(const WeightsStrides&) const = default;
 };
 
+// What becomes of a weights gradient; other roles are overwritten.
+enum class Epilogue {
+  overwrite,
+  add,         // to what the memory holds
+  add_to_f32,  // the same, and the memory holds float32 where the data have 16 bits
+};
+
 struct Problem {
   Geometry geometry;
   Role wanted = Role::y;
@@ -37,6 +44,7 @@ struct Problem {
   // Of the images, equally many in each. Every slice has a weights gradient of its own; other
   // roles have one slice.
   int64_t slices = 1;
+  Epilogue epilogue = Epilogue::overwrite;  // with slices always
   bool bias = false;  // one value a channel, added to the wanted role; never with Role::w
   int threads = 1;
   bool deterministic = false;  // torch.use_deterministic_algorithms
@@ -55,9 +63,12 @@ struct Operands {
 Problem one_slice(Problem problem);
 Operands operands_of_slice(const Problem& problem, const Operands& operands, int64_t slice);
 
+// Of the wanted role.
+Dtype result_dtype(const Problem& problem);
+
 size_t hash(const Problem& problem);
 
-// What the wanted role occupies: it is allocated for the call, and so dense.
+// What the wanted role occupies where it is allocated for the call, and so dense.
 int64_t result_bytes(const Problem& problem);
 
 // Multiply-adds of all taps, absent ones included, times two: the customary count. Saturates.

@@ -12,7 +12,8 @@
 namespace convtbw {
 
 // A prepared decision: made once per problem, run many times, immutable and so safe to share
-// between threads. `run` writes every element of the wanted role and reads none of them.
+// between threads. `run` writes every element of the wanted role, and reads it only where the
+// epilogue adds to it.
 class Plan {
  public:
   virtual ~Plan() = default;

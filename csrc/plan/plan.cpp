@@ -119,7 +119,8 @@ const Selection& selection() {
 class EmptyBatchPlan : public Plan {
  public:
   explicit EmptyBatchPlan(const Problem& problem)
-      : wanted_(problem.wanted), result_bytes_(result_bytes(problem)) {
+      : wanted_(problem.wanted),
+        result_bytes_(problem.epilogue == Epilogue::overwrite ? result_bytes(problem) : 0) {
     kernel = "empty batch";
     bytes = sizeof(EmptyBatchPlan);
   }
@@ -234,10 +235,11 @@ std::shared_ptr<const Choice> choose_by_time(const Problem& problem, const Selec
 
 std::atomic<bool> benchmark_mode{false};
 
-// A forked child has one thread, deterministic mode no clock, and an empty batch nothing to time.
+// A forked child has one thread, deterministic mode no clock, an empty batch nothing to time, and
+// what is added to would be added to several times.
 bool is_timed(const Problem& problem, const Selection& selected) {
   return benchmark_mode && !selected.backend && !problem.deterministic && !problem.forked &&
-         problem.geometry.batch > 0;
+         problem.geometry.batch > 0 && problem.epilogue == Epilogue::overwrite;
 }
 
 std::shared_ptr<const Choice> choose_by_rules(const Problem& problem, const Selection& selected,

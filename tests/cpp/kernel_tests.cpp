@@ -103,6 +103,7 @@ void test_problem_key() {
   differs([](Problem& p) { ++p.w.y_channel; }, "w y_channel stride");
   differs([](Problem& p) { ++p.w.x_channel; }, "w x_channel stride");
   differs([](Problem& p) { ++p.slices; }, "slices");
+  differs([](Problem& p) { p.epilogue = Epilogue::add; }, "epilogue");
   differs([](Problem& p) { p.wanted = Role::w; }, "wanted");
   differs([](Problem& p) { p.dtype = Dtype::bf16; }, "dtype");
   differs([](Problem& p) { p.bias = true; }, "bias");
@@ -123,6 +124,9 @@ void test_result_bytes() {
   p.slices = 5;
   expect(result_bytes(p) == 2 * 5 * 7 * 11 * 13 * 3, "bytes of w of slices");
   p.slices = 1;
+  p.epilogue = Epilogue::add_to_f32;
+  expect(result_bytes(p) == 4 * 7 * 11 * 13 * 3, "bytes of w in float32");
+  p.epilogue = Epilogue::overwrite;
   p.wanted = Role::y;
   expect(result_bytes(p) == 2 * 5 * 7 * 13 * 19, "bytes of y");
 }
@@ -376,7 +380,10 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   visit_dtype(p.dtype, [&](auto element) {
     using T = decltype(element);
     // Red zones before and behind every tensor; the result itself starts as NaN: it must be
-    // overwritten, never read.
+    // overwritten, never read. What is added to starts as such an integer that no sum is large.
+    const auto start = [&](int64_t value) {
+      return p.epilogue == Epilogue::overwrite ? NAN : static_cast<double>(1 - value / 2);
+    };
     constexpr size_t zone = 256;
     const T red = from_double<T>(7);
     PerRole<std::vector<T>> tensors;
@@ -385,21 +392,26 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       std::vector<T>& tensor = tensors[role];
       tensor.assign(zone, red);
       for (const int64_t value : integers[role])
-        tensor.push_back(from_double<T>(role == p.wanted ? NAN : static_cast<double>(value)));
+        tensor.push_back(
+            from_double<T>(role == p.wanted ? start(value) : static_cast<double>(value)));
       tensor.insert(tensor.end(), zone, red);
       operands.data[role] = tensor.data() + zone;
     }
     prepared.plan->run(operands);
     const std::vector<T>& result = tensors[p.wanted];
     const size_t size = integers[p.wanted].size();
-    for (size_t i = 0; i < size; ++i)
-      equal &= to_double(result[zone + i]) == static_cast<double>(integers[p.wanted][i]);
+    for (size_t i = 0; i < size; ++i) {
+      double expected = static_cast<double>(integers[p.wanted][i]);
+      if (p.epilogue != Epilogue::overwrite) expected += start(integers[p.wanted][i]);
+      equal &= to_double(result[zone + i]) == expected;
+    }
     for (size_t i = 0; i < zone; ++i)
       inside &= to_double(result[i]) == 7 && to_double(result[zone + size + i]) == 7;
   });
   const std::string what = full_name(backend, target) + " " + prepared.plan->kernel + " " +
                            contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " +
-                           shape.why + ", slices: " + std::to_string(p.slices);
+                           shape.why + ", slices: " + std::to_string(p.slices) +
+                           (p.epilogue == Epilogue::overwrite ? "" : ", added");
   expect(equal, what);
   expect(inside, what + " (wrote beyond the result)");
   return true;
@@ -423,6 +435,10 @@ void test_target(const Backend& backend, std::string_view target, bool quick) {
             const Problem problem = problem_of(shape, wanted, dtype, channels_last, slices);
             ++(test_contraction(backend, target, shape, problem) ? ran : declined);
           }
+          if (wanted != Role::w) continue;
+          Problem added = problem_of(shape, wanted, dtype, channels_last, 1);
+          added.epilogue = Epilogue::add;
+          ++(test_contraction(backend, target, shape, added) ? ran : declined);
         }
   const std::string name = full_name(backend, target);
   std::printf("%s: %d contractions ran, %d declined\n", name.c_str(), ran, declined);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/epilogue.h"
 #include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/sums.h"
@@ -294,15 +295,15 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
 // Writes a part's sums to the weights.
 void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* sums) const {
   const WeightsStrides& w = problem_.w;
-  const int64_t bytes = element_bytes(problem_.dtype), last_taps = sliding_[3].taps;
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+  const int64_t bytes = element_bytes(result_dtype(problem_)), last_taps = sliding_[3].taps;
   // Taps at a constant distance: all of them, or those of the last axis.
   const bool flat = (sliding_[2].taps == 1 || w.axes[1] == last_taps * w.axes[2]) &&
                     (sliding_[1].taps == 1 || w.axes[0] == sliding_[2].taps * w.axes[1]);
   const int64_t row_taps = flat ? taps_ : last_taps;
   const LaneParts::Range range = parts_.part(part);
   for (int64_t vector = 0; vector < vectors_of(range); ++vector) {
-    const int64_t first = parts_.lane(range, vector);
+    // A last vector overlaps the one before, whose lanes are written.
+    const int64_t first = vector * parts_.width, written = first - parts_.lane(range, vector);
     const int64_t live = std::min(parts_.width, range.count - first);
     for (int64_t plane = 0; plane < order_.planes; ++plane)
       for (int64_t tap = 0; tap < taps_;
@@ -313,8 +314,10 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
                          (plane * weights_.plane_stride() + row_offset) * bytes;
         weights_.for_each_piece(range.begin + first, live,
                                 [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                                  unpack({sums + lane * unit(), parts_.width, 1,
-                                          to + offset * bytes, w.axes[2], stride, row_taps, lanes});
+                                  write_weights(
+                                      problem_, arithmetic_,
+                                      {sums + (written + lane) * unit(), parts_.width, 1,
+                                       to + offset * bytes, w.axes[2], stride, row_taps, lanes});
                                 });
       }
   }

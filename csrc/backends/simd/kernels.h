@@ -159,7 +159,8 @@ struct Arithmetic {
   int lanes;  // of one vector
   bool pairs;
   Tiles tiles;
-  // By Dtype of the tensor; nullptr where this arithmetic does not serve the dtype.
+  // By Dtype of the tensor; nullptr where this arithmetic does not serve the dtype. What sums of
+  // 16-bit elements are added to may hold float32.
   CopyFunction pack[4];    // elements to units
   CopyFunction widen[4];   // elements to sums
   CopyFunction unpack[4];  // sums to elements

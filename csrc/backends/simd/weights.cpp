@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/simd/box_prefetch.h"
+#include "backends/simd/epilogue.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -232,16 +233,17 @@ int64_t WeightsPlan::tap_offset(int64_t tap) const {
 void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBlock& block,
                          const RowPanel& panel, char* sums) const {
   const WeightsStrides& w = problem_.w;
-  const int64_t bytes = element_bytes(problem_.dtype), row = row_stride(), lane = lane_stride();
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+  const int64_t bytes = element_bytes(result_dtype(problem_));
+  const int64_t row = row_stride(), lane = lane_stride();
   char* const to = static_cast<char*>(operands.data.w) +
                    (group * w.group + panel.channel * row + block.lane * lane) * bytes;
   const SumSteps step = sum_steps(panel, block);
   // `count` vectors of sums, from one to the next in the sums and in the weights.
   const auto write = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,
                          int64_t count) {
-    unpack({sums + from * unit(), from_step, 1, to + offset * bytes, to_step, lane, count,
-            block.live});
+    write_weights(problem_, arithmetic_,
+                  {sums + from * unit(), from_step, 1, to + offset * bytes, to_step, lane, count,
+                   block.live});
   };
   if (joined_) {
     // The taps of the last axis, often contiguous.

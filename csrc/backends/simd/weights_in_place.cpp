@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backends/simd/box.h"
+#include "backends/simd/epilogue.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/pixel_pieces.h"
 #include "backends/simd/plans.h"
@@ -173,9 +174,9 @@ void InPlaceWeightsPlan::run_chunk(const Operands& operands, int64_t part, int64
 // Writes a part's sums to the weights.
 void InPlaceWeightsPlan::finish(const Operands& operands, int64_t part, char* sums) const {
   const int64_t groups = problem_.geometry.groups;
+  const int64_t bytes = element_bytes(result_dtype(problem_));
   char* const w = static_cast<char*>(operands.data.w) +
-                  (part / groups * problem_.w.slice + part % groups * problem_.w.group) * element();
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
+                  (part / groups * problem_.w.slice + part % groups * problem_.w.group) * bytes;
   const int64_t lanes = arithmetic_.lanes, columns = columns_.channels;
   if (pixels_in_lanes_) {
     const auto add = [&](auto* of) {
@@ -189,15 +190,18 @@ void InPlaceWeightsPlan::finish(const Operands& operands, int64_t part, char* su
       add(reinterpret_cast<double*>(sums));
     else
       add(reinterpret_cast<float*>(sums));
-    unpack({sums, columns, 1, w, rows_.w, columns_.w, rows_.channels, columns});
+    write_weights(problem_, arithmetic_,
+                  {sums, columns, 1, w, rows_.w, columns_.w, rows_.channels, columns});
     return;
   }
   // The last vector overlaps the one before.
   const int64_t whole = columns / lanes * lanes, rest = columns - whole;
-  unpack({sums, sums_row_, 1, w, rows_.w, columns_.w, rows_.channels, whole});
+  write_weights(problem_, arithmetic_,
+                {sums, sums_row_, 1, w, rows_.w, columns_.w, rows_.channels, whole});
   if (rest)
-    unpack({sums + (whole + lanes - rest) * unit(), sums_row_, 1,
-            w + whole * columns_.w * element(), rows_.w, columns_.w, rows_.channels, rest});
+    write_weights(problem_, arithmetic_,
+                  {sums + (whole + lanes - rest) * unit(), sums_row_, 1,
+                   w + whole * columns_.w * bytes, rows_.w, columns_.w, rows_.channels, rest});
 }
 
 void InPlaceWeightsPlan::run(const Operands& operands) const {

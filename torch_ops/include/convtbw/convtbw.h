@@ -2,10 +2,10 @@
 // the CMake target convtbw::convtbw (docs/cpp.md).
 //
 // Each function is its operator torch.ops.convtbw.<name>, called through torch's dispatcher:
-// differentiable with respect to every floating tensor, to any order. All floating tensors of a
-// call share one dtype: float32, bfloat16, float16 or float64; sums are kept in float32 or wider
-// and rounded once. Any strides are legal. An argument that does not fit throws c10::Error; the
-// message names it, with the actual and the expected value.
+// differentiable with respect to every floating tensor, to any order, but for those that add. All
+// floating tensors of a call share one dtype: float32, bfloat16, float16 or float64; sums are kept
+// in float32 or wider and rounded once. Any strides are legal. An argument that does not fit throws
+// c10::Error; the message names it, with the actual and the expected value.
 //
 // Shapes: N batch, C channels, I and O spatial extents of the forward operator's input and output,
 // IC and OC their channels, K the kernel's extents; one, two or three spatial axes. Written for
@@ -99,6 +99,13 @@ at::Tensor conv_transpose_backprop_filters(const at::Tensor& input_forward,
                                            const at::Tensor& filter_shape_tensor,
                                            const ConvTransposeAttributes& attributes);
 
+// conv_transpose_backward_weights, added to diff_weights in the kernel, without a second gradient.
+// Its dtype is the inputs', or float32 where theirs has 16 bits; any strides. Not differentiable.
+// weights_format: XOI.
+void conv_transpose_backward_weights_add_(const at::Tensor& diff_weights, const at::Tensor& src,
+                                          const at::Tensor& diff_dst,
+                                          const ConvTransposeAttributes& attributes);
+
 // Convolution: (N, O..., OC) of src (N, I..., IC), weights and, if it has a value, bias (OC,),
 // with O = floor((I + pads_begin + pads_end - (K - 1) * dilation - 1) / stride) + 1.
 // weights_format: XIO. Source: Convolution,
@@ -138,5 +145,10 @@ at::Tensor convolution_backprop_filters(const at::Tensor& input_forward,
                                         const at::Tensor& output_delta,
                                         const at::Tensor& filter_shape_tensor,
                                         const ConvolutionAttributes& attributes);
+
+// convolution_backward_weights, added to diff_weights, as above. weights_format: XIO.
+void convolution_backward_weights_add_(const at::Tensor& diff_weights, const at::Tensor& src,
+                                       const at::Tensor& diff_dst,
+                                       const ConvolutionAttributes& attributes);
 
 }  // namespace convtbw
