@@ -18,7 +18,7 @@ RECIPES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - {"recipe"})
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe(name: str, tmp_path: Path) -> None:
-    sizes = ["--small", "--steps", "2", "--compared", "3", "--rounds", "1"]
+    sizes = ["--small", "--steps", "2", "--compared", "3", "--rounds", "1", "--threads", "1"]
     command = [sys.executable, EXAMPLES / f"{name}.py", *sizes, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
