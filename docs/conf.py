@@ -13,7 +13,7 @@ version = release = installed("convtbw")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # Sources lie where GitHub shows them, so that one link serves both.
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md"]
+include_patterns = ["*.md", "docs/**.md", "examples/README.md"]
 exclude_patterns = ["build", ".venv"]
 source_suffix = {".md": "markdown"}
 
@@ -41,6 +41,7 @@ docs/enable
 docs/accumulation
 docs/scaling
 docs/cpp
+examples/README
 ```
 ```{toctree}
 :hidden:
