@@ -18,6 +18,7 @@ RECIPES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - {"recipe"})
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe(name: str, tmp_path: Path) -> None:
+    # One thread: tests run side by side, and threads that wait for each other would take turns.
     sizes = ["--small", "--steps", "2", "--compared", "3", "--rounds", "1", "--threads", "1"]
     command = [sys.executable, EXAMPLES / f"{name}.py", *sizes, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
