@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CPP := $(shell find csrc tests/cpp torch_ops/include examples -name '*.cpp' -o -name '*.h')
 SOURCES := $(filter csrc/% torch_ops/include/%,$(CPP)) CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: run test build bench bench-models call-overhead cpp lint kernel-tests test-avx512 clean
+.PHONY: run test build bench bench-models recipes call-overhead cpp docs lint kernel-tests test-avx512 clean
 
 run: build            ## train an autoencoder on photographs, with convtbw and with torch alone
 	$(BIN)/python -m torch_ops.demo $(ARGS)
@@ -18,6 +18,11 @@ bench: build          ## against torch and oneDNN; ARGS="--quick" for a first lo
 
 bench-models: build   ## a training step of networks from MONAI, with and without enable()
 	$(BIN)/python -m torch_ops.bench_models $(ARGS)
+
+# The whole programs take minutes each; ARGS="segmentation" chooses one.
+RECIPES := $(filter-out recipe,$(basename $(notdir $(wildcard examples/*.py))))
+recipes: build        ## train the recipes of examples/ with and without enable()
+	for name in $(or $(ARGS),$(RECIPES)); do $(BIN)/python examples/$$name.py || exit; done
 
 # Times the installed package; what is built here is the no-op and the clock in C++.
 call-overhead: build  ## what a call costs beside the arithmetic, against a no-op
@@ -36,6 +41,10 @@ cpp: build            ## build and run the C++ programs of examples/libtorch
 	build/libtorch/train_generator
 	$(BIN)/python examples/libtorch/export_package.py build/libtorch
 	build/libtorch/run_package build/libtorch
+
+# Afresh every time: a page does not know which docstrings it shows.
+docs: build           ## the documentation as HTML, in build/docs; a broken link is an error
+	$(BIN)/sphinx-build -c docs --fail-on-warning --keep-going --fresh-env --quiet . build/docs
 
 build: $(VENV)/.built ## compile, and install into .venv as an editable package
 
@@ -76,5 +85,5 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[demo,test,bench,examples,lint]'
+	$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[demo,test,bench,examples,lint,docs]'
 	touch $@

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -53,8 +54,15 @@ class CMakeBuild(build_ext):
         return []  # CMake installs into the package's folder; setuptools has nothing to copy
 
 
+class PlatformWheel(bdist_wheel):
+    """The library needs torch's C++ interface and nothing of Python's: any Python 3 will do."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     # The extension has no sources of setuptools' own: it makes the wheel a platform wheel.
     ext_modules=[Extension("torch_ops._native", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "bdist_wheel": PlatformWheel},
 )

@@ -57,6 +57,14 @@ void explain_begin() {
 using Report = std::tuple<std::string, std::string, std::string, Strings, Strings, int64_t, int64_t,
                           Strings, std::string, int64_t>;
 
+// That another backend was preferred says nothing of one that does not run on this machine.
+std::string why_not(std::string_view name, const std::string& declined) {
+  for (const Backend* row : backends())
+    if (row->name == name)
+      if (std::string reason = row->why_unsupported(); !reason.empty()) return reason;
+  return declined;
+}
+
 // backend, target, kernel, names of the others, why they declined, flops, workspace, reorders,
 // reading, threads.
 Report explain_end() {
@@ -70,7 +78,7 @@ Report explain_end() {
   Strings names, reasons;
   for (const auto& [name, reason] : choice.declined) {
     names.push_back(name);
-    reasons.push_back(reason);
+    reasons.push_back(why_not(name, reason));
   }
   Strings reorders;
   for (const Role role : choice.plan->reorders)

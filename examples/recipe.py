@@ -30,7 +30,8 @@ class Recipe:
 
     ``save(training, folder)`` writes pictures or sounds and returns their paths. ``tolerance`` is
     of the relative difference of the first losses, by dtype; ``steps`` as many as it takes until
-    the result is worth looking at.
+    the result is worth looking at. ``by_torch`` builds torch's side, for what torch cannot compute
+    as ``build`` does; ``note`` says then what is compared.
     """
 
     name: str
@@ -38,6 +39,8 @@ class Recipe:
     save: Callable[[Training, Path], list[Path]]
     steps: int
     tolerance: dict[str, float]
+    by_torch: Callable[[str, bool], Training] | None = None
+    note: str = ""
 
     def main(self, about: str, argv: list[str] | None = None) -> int:
         """Run by the command line ``argv``; ``about`` is the recipe's docstring."""
@@ -50,10 +53,16 @@ class Recipe:
         rows = []
         for dtype in options.dtype:
             with console.status(f"{self.name} in {dtype}, by torch's kernels and by these"):
-                row = compare(partial(self.build, dtype, options.small), effort, options.compared)
+                build, by_torch = (
+                    partial(side, dtype, options.small) if side else None
+                    for side in (self.build, self.by_torch)
+                )
+                row = compare(build, effort, options.compared, by_torch)
             rows.append({"name": self.name, "dtype": dtype} | row)
         table = sheet(rows)
         console.print("", table.title, table.rich(), sep="\n", highlight=False, markup=False)
+        if self.note:
+            console.print(self.note, highlight=False, markup=False)
         wrong = [row for row in rows if not row["losses_apart"] <= self.tolerance[row["dtype"]]]
         for row in wrong:
             console.print(

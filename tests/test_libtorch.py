@@ -47,11 +47,52 @@ def shell(command: str, folder: Path, **environment: str) -> str:
     return child.stdout
 
 
+def blocks(language: str) -> list[str]:
+    """The document's, in order."""
+    text = (ROOT / "docs" / "cpp.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
 def commands(*, of: str) -> list[str]:
     """Those of the document that mention `of`, in order."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "cpp.md").read_text(), re.M | re.S)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
     return [line for line in lines if of in line]
+
+
+def test_every_command_is_run() -> None:
+    """By the tests below."""
+    run = {
+        command
+        for of in ("cmake", "train_generator", "export_package", "run_package")
+        for command in commands(of=of)
+    }
+    assert set(commands(of="")) == run
+
+
+def test_the_document_s_program(tmp_path: Path) -> None:
+    """Its CMake and C++ blocks, as the least project around them."""
+    (cmake,) = blocks("cmake")
+    (code,) = blocks("cpp")
+    include, calls = code.split("\n", 1)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(document LANGUAGES CXX)\n"
+        f'{cmake}\nmessage(STATUS "found ${{convtbw_VERSION}}")\n'
+    )
+    (tmp_path / "program.cpp").write_text(f"""{include}
+#include <ATen/ATen.h>
+#include <iostream>
+int main() {{
+  const at::Tensor src = at::ones({{1, 2, 3, 3}}), weights = at::ones({{2, 1, 3, 3}});
+  const at::Tensor bias = at::zeros({{1}}), diff_dst = at::ones({{1, 1, 5, 5}});
+  {calls}
+  std::cout << dst.sizes() << ' ' << gradient.sizes() << std::endl;
+}}
+""")
+    prefix = f"-DCMAKE_PREFIX_PATH='{torch_ops.cmake_prefix_path}'"
+    found = shell(f"cmake -S . -B build {prefix}", tmp_path)
+    assert f"found {torch_ops.__version__}" in found
+    shell("cmake --build build", tmp_path)
+    assert run("build/program", tmp_path) == ["[1, 1, 5, 5] [2, 1, 3, 3]"]
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +204,9 @@ def interface(tmp_path_factory: pytest.TempPathFactory):
     return torch.ops.convtbw_interface
 
 
-def through_header(interface, case: Case, tensors: list[Tensor], **changes: object) -> Tensor:
+def through_header(
+    interface, case: Case, tensors: list[Tensor], suffix: str = "", **changes: object
+) -> Tensor:
     """The call of a case, with all attributes, where the names of all operators are the same."""
     attributes = case.kwargs() | changes
     values = {
@@ -179,7 +222,8 @@ def through_header(interface, case: Case, tensors: list[Tensor], **changes: obje
     }
     first, second, *rest = tensors
     shape = attributes.get(case.operator.shape or "")
-    return getattr(interface, case.op)(first, second, rest[0] if rest else None, shape, **values)
+    function = getattr(interface, case.op + suffix)
+    return function(first, second, rest[0] if rest else None, shape, **values)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -213,6 +257,15 @@ def test_header_takes_a_shape_tensor(interface, name: str) -> None:
     expected = case.call(*tensors)
     without = {case.operator.shape: None}
     assert torch.equal(through_header(interface, case, [*tensors, shape], **without), expected)
+
+
+@pytest.mark.parametrize("family", ["convolution", "conv_transpose"])
+def test_header_adds_to_a_gradient(interface, family: str) -> None:
+    (case,) = (c for c in one_each() if c.op == f"{family}_backward_weights")
+    tensors = case.tensors()
+    gradient = case.call(*tensors)
+    result = through_header(interface, case, [*tensors, gradient.clone()], suffix="_add_")
+    torch.testing.assert_close(result, 2 * gradient)
 
 
 def test_header_s_errors_are_the_operator_s(interface) -> None:

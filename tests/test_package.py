@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -17,11 +18,31 @@ import torch_ops
 pytestmark = pytest.mark.unforced
 
 
-def test_version() -> None:
-    assert re.fullmatch(r"\d+\.\d+.*", torch_ops.__version__)
-    # The version is written once: what the wheel says is what the package says.
-    distributions = metadata.packages_distributions()["torch_ops"]
-    assert metadata.version(distributions[0]) == torch_ops.__version__
+PACKAGE = Path(torch_ops.__file__).parent
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_version_is_pyproject_s() -> None:
+    version = PROJECT["project"]["version"]
+    assert torch_ops.__version__ == version
+    assert metadata.version("convtbw") == version
+    of_cmake = PACKAGE / "share" / "cmake" / "convtbw" / "convtbwConfigVersion.cmake"
+    numbers = re.match(r"[\d.]*\d", version)[0]
+    assert f'set(PACKAGE_VERSION "{numbers}")' in of_cmake.read_text()
+    assert re.search(rf"^## \[{re.escape(version)}\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_one_torch_and_one_onednn() -> None:
+    """The binary belongs to one torch: what it is built with is what it is installed with."""
+    building = set(PROJECT["build-system"]["requires"])
+    assert set(PROJECT["project"]["dependencies"]) <= building
+    (pin,) = (need for need in building if need.startswith("torch=="))
+    assert torch.__version__.split("+")[0] == pin.removeprefix("torch==")
+    of_cmake = PACKAGE / "share" / "cmake" / "convtbw" / "convtbwConfig.cmake"
+    assert f"find_dependency(Torch {pin.removeprefix('torch==')} EXACT)" in of_cmake.read_text()
+    onednn = {re.sub("-devel", "", need) for need in building if need.startswith("onednn")}
+    assert len(onednn) == 1
 
 
 def test_typing_marker() -> None:
@@ -72,7 +93,7 @@ def test_wrapper_has_the_schema_s_arguments_and_defaults(name: str) -> None:
 
 def test_another_torch_version_is_refused_with_both_versions() -> None:
     # The binary belongs to one torch version; a mismatch must be a sentence, not a missing symbol.
-    built_for = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    built_for = torch.__version__.split("+")[0]
     script = "import torch; torch.__version__ = '2.12.0'; import torch_ops"
     child = subprocess.run(
         [sys.executable, "-P", "-c", script],
@@ -92,9 +113,8 @@ def test_without_the_onednn_library_the_package_works(tmp_path: Path) -> None:
     """The backend's shared object is opened at first use; without it, it is unsupported."""
     if "onednn" not in torch_ops.backends.available():
         pytest.skip("built without oneDNN")
-    package = Path(torch_ops.__file__).parent
     without = shutil.ignore_patterns("libconvtbw_onednn.so", "__pycache__")
-    shutil.copytree(package, tmp_path / "torch_ops", ignore=without)
+    shutil.copytree(PACKAGE, tmp_path / "torch_ops", ignore=without)
     script = f"""
 import torch, torch_ops
 from torch_ops import backends
@@ -104,6 +124,8 @@ assert backends.supported() == ["simd", "reference"]
 src, weights = torch.ones(1, 3, 2), torch.ones(2, 2, 1)
 attributes = dict(strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
 assert torch_ops.convolution(src, weights, **attributes).tolist() == [[[4.0], [4.0]]]
+report = backends.explain("convolution", src, weights, **attributes)
+assert "libconvtbw_onednn.so" in report.declined["onednn"], report
 with backends.use("onednn"):
     pass
 """

@@ -34,16 +34,16 @@ _native = torch.ops.convtbw_backends
 class Explanation:
     """How a call would be served."""
 
-    op: str
-    backend: str  # "torch": torch's own kernel serves
-    target: str  # instruction set of the kernels; empty where the backend offers no choice
-    kernel: str  # the backend's own name of the implementation
-    declined: dict[str, str]  # every other backend: why not
-    flops: int  # 2 per multiply-add, absent taps included
-    workspace: int  # bytes that the call allocates beside inputs and result
-    reorders: tuple[str, ...]  # whole tensors that are copied into another order
-    reading: str  # how groups read the weights' shape
-    threads: int
+    op: str  #: the operator's name
+    backend: str  #: who serves; "torch" is torch's own kernel
+    target: str  #: instruction set of the kernels; empty where the backend offers no choice
+    kernel: str  #: the backend's own name of the implementation
+    declined: dict[str, str]  #: why each other backend does not serve
+    flops: int  #: 2 per multiply-add, absent taps included
+    workspace: int  #: bytes that the call allocates beside inputs and result
+    reorders: tuple[str, ...]  #: whole tensors that are copied into another order
+    reading: str  #: how groups read the weights' shape
+    threads: int  #: that the call may use
 
     def __str__(self) -> str:
         served = f"{self.backend}/{self.target}" if self.target else self.backend
@@ -62,12 +62,12 @@ class Explanation:
 class CacheInfo:
     """The plan cache of the process."""
 
-    entries: int
-    capacity: int  # the most entries that are kept
-    bytes: int  # estimate of what the kept plans cost
-    byte_capacity: int
-    hits: int
-    misses: int
+    entries: int  #: plans that are kept
+    capacity: int  #: the most entries that are kept
+    bytes: int  #: estimate of what the kept plans cost
+    byte_capacity: int  #: the most of them
+    hits: int  #: calls that found their plan
+    misses: int  #: calls that prepared one
 
 
 def _untraceable(name: str) -> RuntimeError:
@@ -111,6 +111,14 @@ def use(name: str, target: str | None = None) -> Iterator[None]:
     Raises:
         RuntimeError: on entry, if the name or target does not exist or is not supported here (the
             message lists the legal names); in the block, if the backend declines a call.
+
+    Example:
+        >>> src, weights = torch.ones(1, 3, 2), torch.ones(2, 2, 1)
+        >>> attributes = dict(strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
+        >>> with use("reference"):
+        ...     dst = torch.ops.convtbw.convolution(src, weights, **attributes)
+        >>> last_used()
+        'reference'
     """
     if not name:
         raise RuntimeError(
@@ -149,6 +157,7 @@ class _Backends(ModuleType):
         _native.set_benchmark(on)
 
 
+#: Whether a clock chooses, in the whole process; ``False`` at first. Assign to it.
 benchmark: bool
 sys.modules[__name__].__class__ = _Backends
 
@@ -173,6 +182,13 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
     Raises:
         RuntimeError: for a bad call, as the operator itself; for tensors without data (meta, fake).
         ValueError: if there is no such operator.
+
+    Example:
+        >>> src, weights = torch.ones(1, 3, 2), torch.ones(2, 2, 1)
+        >>> attributes = dict(strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
+        >>> report = explain("convolution", src, weights, **attributes)
+        >>> report.backend, report.declined["reference"]
+        ('simd', "not needed: 'simd' is preferred")
     """
     name, function = _explainable(op)
     _refuse_tracing("explain")

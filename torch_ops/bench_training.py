@@ -20,10 +20,16 @@ class Training(Protocol):
         """Train one step, and return its loss."""
 
 
-def compare(training: Callable[[], Training], effort: Effort, steps: int = STEPS) -> dict:
+def compare(
+    training: Callable[[], Training],
+    effort: Effort,
+    steps: int = STEPS,
+    by_torch: Callable[[], Training] | None = None,
+) -> dict:
     """Milliseconds of a step, and how far the losses of the first steps are apart.
 
-    ``training`` is called twice, and must give the same weights and data each time. A step may
+    ``training`` is called twice, and must give the same weights and data each time. ``by_torch``
+    makes torch's side, where what is trained cannot be written for torch alone. A step may
     take seconds: ``Effort(rounds, seconds=0, once_above=float("inf"))`` times it all the same.
     """
 
@@ -31,7 +37,7 @@ def compare(training: Callable[[], Training], effort: Effort, steps: int = STEPS
         torch.manual_seed(0)  # of dropout
         return [of.step() for _ in range(steps)]
 
-    theirs, ours = training(), training()
+    theirs, ours = (by_torch or training)(), training()
     expected = losses(theirs)
     with enabled():
         found = losses(ours)

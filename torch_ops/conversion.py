@@ -22,7 +22,7 @@ _LAZY = (
 
 @dataclass
 class Conversion:
-    """What :func:`convert` did; ``print`` shows it.
+    """What :func:`torch_ops.convert` did; ``print`` shows it.
 
     Attributes:
         swapped: name of each swapped module in the model -> the name of its class.
@@ -60,6 +60,14 @@ def convert(model: Module) -> Conversion:
 
     Raises:
         TypeError: if `model` is no module.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.LazyConv2d(8, 3))
+        >>> print(convert(model))
+        1 of 2 convolutions swapped
+          0: Conv2d
+        kept:
+          1: is a LazyConv2d without weights; convert again after the first forward pass
 
     Source: the idea is that of torch's own in-place conversions, as
     ``torch.nn.SyncBatchNorm.convert_sync_batchnorm``.

@@ -229,6 +229,10 @@ def onnx_conv_pads(
     Raises:
         ValueError: for an unknown ``auto_pad`` and for lists that do not fit.
 
+    Example:
+        >>> onnx_conv_pads([10, 13], [3, 3], stride=2, auto_pad="SAME_UPPER")
+        ((0, 1), (1, 1))
+
     Source: https://onnx.ai/onnx/operators/onnx__Conv
     """
     rank = _check_onnx(auto_pad, input_size, kernel_size)
@@ -277,6 +281,10 @@ def onnx_conv_transpose_pads(
 
     Raises:
         ValueError: for an unknown ``auto_pad`` and for lists that do not fit.
+
+    Example:
+        >>> onnx_conv_transpose_pads([5, 7], [3, 3], stride=2, output_shape=[10, 15])
+        (((1, 0), (0, 0)), (0, 0))
 
     Source: https://onnx.ai/onnx/operators/onnx__ConvTranspose
     """

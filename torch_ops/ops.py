@@ -68,6 +68,17 @@ def conv_transpose_backward_weights(
         RuntimeError: for any argument that does not fit; the message names it, with the actual
             and the expected value.
 
+    Example:
+        >>> src, diff_dst = torch.ones(1, 2, 2, 1), torch.ones(1, 4, 4, 4)  # NXC
+        >>> once = dict(strides=[2, 2], pads_begin=[1, 1], pads_end=[0, 0], dilations=[1, 1])
+        >>> diff_weights = conv_transpose_backward_weights(
+        ...     src, diff_dst, weights_shape=[3, 3, 4, 1], **once
+        ... )
+        >>> diff_weights[:, :, 0, 0]  # of each tap: the pixels that it meets
+        tensor([[1., 2., 2.],
+                [2., 4., 4.],
+                [2., 4., 4.]])
+
     Source: oneDNN Graph operation ConvTransposeBackwardWeights,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtransposebackwardweights.html
     """
@@ -463,6 +474,12 @@ def conv_transpose(
     Raises:
         RuntimeError: for any argument that does not fit; the message names it, with the actual
             and the expected value.
+
+    Example:
+        >>> src, weights = torch.ones(1, 2, 2, 1), torch.ones(3, 3, 4, 1)  # NXC, XOI
+        >>> once = dict(strides=[2, 2], pads_begin=[1, 1], pads_end=[0, 0], dilations=[1, 1])
+        >>> conv_transpose(src, weights, **once).shape
+        torch.Size([1, 4, 4, 4])
 
     Source: oneDNN Graph operation ConvTranspose,
     https://uxlfoundation.github.io/oneDNN/dev_guide_op_convtranspose.html

@@ -56,6 +56,13 @@ def enabled() -> Iterator[None]:
     """Compute torch's convolutions here, in the whole process, while a block runs.
 
     Blocks may be nested and may overlap between threads.
+
+    Example:
+        >>> model = torch.nn.Conv2d(3, 8, 3)
+        >>> with enabled():
+        ...     loss = model(torch.ones(1, 3, 5, 5)).sum()
+        >>> is_enabled()
+        False
     """
     _update(blocks=1)
     try:

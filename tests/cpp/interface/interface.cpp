@@ -11,7 +11,7 @@ using ConvTranspose = convtbw::ConvTransposeAttributes;
 using OptionalInts = at::OptionalIntArrayRef;
 using OptionalTensor = std::optional<Tensor>;
 
-// `extra` is the bias or the shape tensor.
+// `extra` is the bias, the shape tensor or what is added to.
 constexpr const char* kSchema =
     "(Tensor first, Tensor second, Tensor? extra, int[]? shape, *, int[] strides, "
     "int[] pads_begin, int[] pads_end, int[] dilations, str auto_pad, int[]? output_padding, "
@@ -85,4 +85,15 @@ TORCH_LIBRARY(convtbw_interface, m) {
         return t.extra ? convolution_backprop_filters(t.first, t.second, *t.extra, a)
                        : convolution_backprop_filters(t.first, t.second, *t.shape, a);
       });
+  // A result may not be an argument.
+  define<ConvTranspose>(m, "conv_transpose_backward_weights_add_",
+                        [](const Tensors& t, const ConvTranspose& a) {
+                          conv_transpose_backward_weights_add_(*t.extra, t.first, t.second, a);
+                          return t.extra->clone();
+                        });
+  define<Convolution>(m, "convolution_backward_weights_add_",
+                      [](const Tensors& t, const Convolution& a) {
+                        convolution_backward_weights_add_(*t.extra, t.first, t.second, a);
+                        return t.extra->clone();
+                      });
 }
