@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -127,6 +128,35 @@ def on_ranks_compare(name: str) -> None:
             actual = derivatives(case, distributed, spread)
             for mine, plain in zip(actual, expected, strict=True):
                 assert_same(mine.full_tensor(), plain, f"{case} {held}")
+
+
+def on_ranks_add(family: str) -> None:
+    register_sharding()
+    mesh = init_device_mesh("cpu", (2,))
+    for number, case in enumerate(cases(f"{family}_backward_weights")):
+        kwargs = case.kwargs()
+        operator = getattr(torch.ops.convtbw, f"{case.op}_add_")
+        shape = kwargs.pop("weights_shape")
+        for dtype, held_dtype in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
+            first, second = case.tensors(dtype)
+            held = torch.arange(float(math.prod(shape)), dtype=held_dtype).sin().reshape(shape)
+            expected = held.clone()
+            operator(expected, first, second, **kwargs)
+            placements = [Replicate(), Shard(0), Shard(case.weights_format.index("X")), Partial()]
+            for turn, placement in enumerate(placements):
+                inputs = [
+                    distribute(tensor, mesh, [(Shard(0), Replicate())[(turn + number) % 2]])
+                    for tensor in (first, second)
+                ]
+                diff_weights = distribute(held.clone(), mesh, [placement])
+                operator(diff_weights, *inputs, **kwargs)
+                assert diff_weights.placements == (placement,)
+                torch.testing.assert_close(diff_weights.full_tensor(), expected)
+
+
+@pytest.mark.parametrize("family", ["convolution", "conv_transpose"])
+def test_shards_are_added_to(ranks: Ranks, family: str) -> None:
+    ranks.run(on_ranks_add, family)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -258,6 +288,21 @@ def on_ranks_err() -> None:
 
 def test_errors_are_in_the_caller_s_words(ranks: Ranks) -> None:
     ranks.run(on_ranks_err)
+
+
+def on_ranks_add_to_a_mean() -> None:
+    register_sharding()
+    mesh = init_device_mesh("cpu", (2,))
+    case = cases("convolution_backward_weights")[0]
+    kwargs = case.kwargs()
+    held = DTensor.from_local(torch.zeros(kwargs.pop("weights_shape")), mesh, [Partial("avg")])
+    inputs = [distribute(tensor, mesh, [Shard(0)]) for tensor in case.tensors(torch.float32)]
+    with pytest.raises(RuntimeError, match=r"placed as .*avg.*; expected Partial\(sum\)"):
+        torch.ops.convtbw.convolution_backward_weights_add_(held, *inputs, **kwargs)
+
+
+def test_refuses_to_add_to_a_mean(ranks: Ranks) -> None:
+    ranks.run(on_ranks_add_to_a_mean)
 
 
 def on_ranks_outside() -> list[int]:

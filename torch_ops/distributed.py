@@ -27,6 +27,7 @@ class _Operator:
     transposed: bool
     roles: Mapping[str, str]  # of the differentiable operands; the result has the third
     shape: str | None = None  # the attribute that spells the result's shape
+    added_to: str | None = None  # the argument that is changed, of an operator without a result
 
     @property
     def result(self) -> str:
@@ -51,6 +52,12 @@ _OPERATORS = {
     "conv_transpose_backprop_filters": _Operator(
         True, {"input_forward": "y", "output_delta": "x"}, "filter_shape"
     ),
+    "convolution_backward_weights_add_": _Operator(
+        False, {"src": "x", "diff_dst": "y"}, added_to="diff_weights"
+    ),
+    "conv_transpose_backward_weights_add_": _Operator(
+        True, {"src": "y", "diff_dst": "x"}, added_to="diff_weights"
+    ),
 }
 
 
@@ -62,7 +69,8 @@ def register_sharding() -> None:
     batch, the groups, or, where there is one group, the channels of either data tensor. A result
     without the index is ``Partial``. Of these, and of computing everything everywhere, the one
     serves that moves the least of the operands; results are exact for shards of any size. Space is
-    not sharded: such operands are gathered first.
+    not sharded: such operands are gathered first. Operators that add keep the placement of what
+    they add to; they add in place where it is that of the result.
 
     Rules of ``torch.distributed.tensor.experimental.register_sharding`` would not do. They cannot
     change an attribute, such as ``groups`` or ``weights_shape``, for a shard; and torch 2.13 looks
@@ -82,7 +90,7 @@ def _sharded(
     types: Sequence[type],
     args: Sequence,
     kwargs: Mapping,
-) -> DTensor:
+) -> DTensor | None:
     """One call, below autograd: everywhere the same decision, then each rank its part."""
     call = signature.bind(*args, **kwargs)
     call.apply_defaults()
@@ -90,20 +98,34 @@ def _sharded(
     mesh = _mesh(overload, operator, arguments)
     _read_shape_tensor(operator, arguments)
     with torch.no_grad():  # gradients are those of the call, not of its parts
-        result = overload(**{name: _on_meta(value) for name, value in arguments.items()})
+        on_meta = {name: _on_meta(value) for name, value in arguments.items()}
+        result = overload(**on_meta)
+        if operator.added_to:
+            result = on_meta[operator.added_to]
         problem = _Problem.of(operator, arguments, result.shape)
         sharded = _choose(operator, problem, arguments, mesh)
         placements = partial(problem.placements, sharded)
         for name, role in operator.roles.items():
             arguments[name] = _local(arguments[name], placements(role, Replicate()))
         wanted = placements(operator.result, Partial())
+        held = arguments.get(operator.added_to)
+        placed_so = held is not None and list(held.placements) == wanted
+        if placed_so:
+            arguments[operator.added_to] = held.to_local()
         local = _compute(overload, operator, arguments, mesh, wanted, problem, sharded)
-        return DTensor.from_local(local, mesh, wanted, shape=result.shape, stride=result.stride())
+        if placed_so:  # it was added there
+            return None
+        local = DTensor.from_local(local, mesh, wanted, shape=result.shape, stride=result.stride())
+        if held is None:
+            return local
+        _add(held, local)
+        return None
 
 
 def _mesh(overload: OpOverload, operator: _Operator, arguments: Mapping) -> DeviceMesh:
     """The mesh that all tensors lie on."""
-    names = [*operator.roles, *(["bias"] if arguments.get("bias") is not None else [])]
+    names = [*operator.roles, *([operator.added_to] if operator.added_to else [])]
+    names += ["bias"] if arguments.get("bias") is not None else []
     for name in names:
         if not isinstance(arguments[name], DTensor):
             raise RuntimeError(
@@ -261,6 +283,25 @@ def _local(tensor: DTensor, placements: list[Placement]) -> Tensor:
     return tensor.to_local()
 
 
+def _add(held: DTensor, part: DTensor) -> None:
+    """In place, where the tensors are placed differently: DTensor's own += needs placements alike.
+
+    A part that is not Partial is added to one term of a sum.
+    """
+    pairs = list(zip(held.placements, part.placements, strict=True))
+    for there in held.placements:
+        if there.is_partial() and there != Partial():
+            raise RuntimeError(f"diff_weights is placed as {there}; expected Partial(sum) or none")
+    once = [there.is_partial() and not here.is_partial() for there, here in pairs]
+    placements = [
+        Replicate() if alone else there for alone, (there, _) in zip(once, pairs, strict=True)
+    ]
+    local = _local(part, placements)
+    coordinates = held.device_mesh.get_coordinate() or []
+    if not any(alone and at > 0 for alone, at in zip(once, coordinates, strict=False)):
+        held.to_local().add_(local)
+
+
 def _compute(
     overload: Callable[..., Tensor],
     operator: _Operator,
@@ -270,7 +311,10 @@ def _compute(
     problem: _Problem,
     sharded: Sequence[str | None],
 ) -> Tensor:
-    """This rank's part of the result, from its parts of the operands."""
+    """This rank's part of the result, from its parts of the operands.
+
+    Of what is added to: the part, where that is a tensor; a new one, where it is a DTensor.
+    """
     bias = arguments.get("bias")
     if bias is not None:
         # One entry for each channel of the result; summed Partial results may have it once.
@@ -288,8 +332,10 @@ def _compute(
         if index is not None:
             extents[index] = _chunk(extents[index], mesh.size(axis), coordinates[axis])
     shape = problem.local_shape(operator.result, extents)
+    held = arguments.get(operator.added_to)
+    zeros = partial(torch.zeros, shape, dtype=(operand if held is None else held).dtype)
     if not all(extents[index] for index in "gcq"):  # more ranks than channels
-        return operand.new_zeros(shape)
+        return zeros()
     arguments["groups"] = extents["g"]
     if operator.shape:
         arguments[operator.shape] = shape
@@ -299,4 +345,7 @@ def _compute(
             for placement, coordinate in zip(wanted, coordinates, strict=True)
         )
         arguments["bias"] = None if added_elsewhere else bias
-    return overload(**arguments)
+    if isinstance(held, DTensor):
+        arguments[operator.added_to] = zeros()
+    result = overload(**arguments)
+    return arguments[operator.added_to] if operator.added_to else result
