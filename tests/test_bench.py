@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
 pytest.importorskip("rich", reason="the extra 'bench' is not installed")
 
 from torch_ops import backends, bench, bench_measure, bench_report
+from torch_ops.bench_accumulation import accumulation
 from torch_ops.bench_accuracy import errors
 from torch_ops.bench_cases import FORMATS, PARTIALS, Case
 from torch_ops.bench_double_backward import double_backward
@@ -159,6 +160,19 @@ def test_double_backward_and_overhead() -> None:
     assert min(row["us_ours"], row["us_torch"], row["us_meta"]) > 0
 
 
+def test_accumulation() -> None:
+    shape = Shape("s", True, 1, 256, 256, (2, 2), 4, stride=2, padding=1)  # a gradient of 4 MiB
+    row = accumulation("bf16", torch.float32, Ours("simd"), Effort(1, 0), shape)
+    assert row["ratio"] == row["ms_then_added"] / row["ms_ours"] > 0
+    assert row["gradient_mib"] == 4
+    assert (row["peak_mib_ours"] or 0) < row["gradient_mib"]  # None: the system does not tell
+    document = {"rows": [], "summary": [], "double_backward": [], "overhead": []}
+    (sheet,) = bench_report.sheets(document | {"accumulation": [row]})
+    assert len(sheet.rows[0]) == len(sheet.columns)
+    declined = accumulation("f32", torch.float32, Ours("onednn"), Effort(1, 0), shape)
+    assert declined["ms_ours"] is None
+
+
 # ---- reports ------------------------------------------------------------------------------------
 
 
@@ -215,11 +229,12 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert words in printed
 
     document = json.loads((tmp_path / "bench.json").read_text())
-    assert set(document) == {"machine", "rows", "summary", "double_backward", "overhead"}
+    sections = {"double_backward", "accumulation", "overhead"}
+    assert set(document) == {"machine", "rows", "summary"} | sections
     about = document["machine"]
     assert about["threads"] == torch.get_num_threads()
     assert about["memory_gbytes"] == max(about["copy_gbytes"], about["read_gbytes"]) > 0
-    assert document["double_backward"] == []
+    assert document["double_backward"] == document["accumulation"] == []
     assert len(document["overhead"]) == 4
     rows = document["rows"]
     assert [(row["shape"], row["partial"]) for row in rows] == [

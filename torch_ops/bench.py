@@ -4,8 +4,9 @@ Per shape, data format, dtype and partial (weights gradient, data gradient, forw
 as the planner serves it or as ``--backend`` and ``--target`` force it, our operator with oneDNN
 forced, and ``aten::convolution_backward`` with one gradient selected (``aten::convolution`` for
 forward). sgemm's rate and the memory's bandwidth are measured between the cases. Then: double
-backward, and the cost of a call. Results go to the terminal and, under ``--out``, to
-``bench.json``, ``bench.csv``, ``speedup.png`` and ``roofline.png``.
+backward, gradients that are added to existing ones, and the cost of a call. Results go to the
+terminal and, under ``--out``, to ``bench.json``, ``bench.csv``, ``speedup.png`` and
+``roofline.png``.
 
     python -m torch_ops.bench [--quick] [--shapes 'dcgan*'] [--dtype f32 bf16] [--partial weights]
 """
@@ -21,7 +22,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from torch_ops import backends, bench_overhead, bench_plots, bench_report
+from torch_ops import (
+    backends,
+    bench_accumulation,
+    bench_overhead,
+    bench_plots,
+    bench_report,
+)
 from torch_ops.bench_accuracy import errors
 from torch_ops.bench_cases import DTYPES, FORMATS, PARTIALS, Case
 from torch_ops.bench_double_backward import double_backward
@@ -29,7 +36,7 @@ from torch_ops.bench_measure import Contender, Effort, Limits, Ours, intensity, 
 from torch_ops.bench_shapes import SET_OF, SETS, choose
 
 CONTENDERS = ("ours", "torch", "onednn")
-SECTIONS = ("cases", "double-backward", "overhead")
+SECTIONS = ("cases", "double-backward", "accumulation", "overhead")
 QUICK_MACS = 2e8  # --quick: shapes of at most so many multiply-adds
 
 
@@ -83,15 +90,18 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
     about = machine() | {"ours": str(ours)}
     console.print(*bench_report.header(about), sep="\n", highlight=False, markup=False)
 
-    cases, doubles, tiny = [], [], []
+    cases, doubles, sums, tiny = [], [], [], []
     if "cases" in options.sections:
         cases = list(product(options.chosen, options.dtype, options.format, options.partial))
     if "double-backward" in options.sections:
         doubles = ["f32"] if options.quick else ["f32", "bf16"]
+    if "accumulation" in options.sections and not options.quick:
+        sums = bench_accumulation.DTYPES
     if "overhead" in options.sections:
         tiny = list(product(bench_overhead.SHAPES, bench_overhead.PARTIALS))
 
-    document = {"machine": about, "rows": [], "double_backward": [], "overhead": []}
+    document = {"machine": about, "rows": []}
+    document |= {"double_backward": [], "accumulation": [], "overhead": []}
     told: set[tuple[str, str]] = set()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -102,7 +112,7 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
     )
     try:
         with bar:
-            task = bar.add_task("", total=len(cases) + len(doubles) + len(tiny))
+            task = bar.add_task("", total=len(cases) + len(doubles) + len(sums) + len(tiny))
             for shape, dtype, data_format, partial in cases:
                 case = Case(shape, data_format, dtype, partial)
                 where = f"{shape.name} {data_format} {dtype} {partial}"
@@ -120,6 +130,11 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
                 bar.update(task, description=f"double backward {dtype}")
                 row = double_backward(dtype, ours, effort)
                 document["double_backward"].append(row)
+                bar.advance(task)
+            for dtype, held in sums:
+                bar.update(task, description=f"accumulation {dtype}")
+                row = bench_accumulation.accumulation(dtype, held, ours, effort)
+                document["accumulation"].append(row)
                 bar.advance(task)
             for shape, partial in tiny:
                 bar.update(task, description=f"overhead {shape.name} {partial}")
@@ -146,7 +161,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line; ``chosen`` is the shapes that it names."""
     parser = argparse.ArgumentParser(prog="torch_ops.bench", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--quick", action="store_true", help="small shapes, few rounds, no double backward in bf16")
+    add("--quick", action="store_true", help="small shapes alone, and few rounds")
     add("--shapes", nargs="+", default=["*"], help="names, parts of names, patterns such as 'dw*'")
     add("--set", nargs="+", choices=SETS, default=list(SETS), help="sets of shapes (all)")
     add("--dtype", nargs="+", choices=DTYPES, default=["f32"], help="of the cases (f32)")

@@ -109,6 +109,7 @@ def sheets(document: dict) -> list[Sheet]:
     made += [
         _summary(document["summary"]),
         _double_backward(document["double_backward"]),
+        _accumulation(document["accumulation"]),
         _overhead(document["overhead"]),
     ]
     return [sheet for sheet in made if sheet.rows]
@@ -187,6 +188,29 @@ def _double_backward(rows: list[Row]) -> Sheet:
                 row["dtype"],
                 *(_milliseconds(row, name) for name in ("ours", "torch")),
                 _ratio(row["ratio"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _accumulation(rows: list[Row]) -> Sheet:
+    columns = ["data", "gradient", "MiB"]
+    ways = {"ours": "in the kernel", "then_added": "then added", "alone": "alone"}
+    columns += [f"ms {way}" for way in ways.values()] + ["then added/ours"]
+    columns += [f"peak MiB {way}" for way in ways.values()]
+    return Sheet(
+        "A weights gradient added to an existing one: conv_transpose2d, 4 x 1024 -> 1024, 4 x 4, "
+        "kernel 4, stride 2",
+        columns,
+        [
+            [
+                row["dtype"],
+                row["held"],
+                _number(row["gradient_mib"], ".0f"),
+                *(_milliseconds(row, way) for way in ways),
+                _ratio(row["ratio"]),
+                *(_number(row.get(f"peak_mib_{way}"), ".1f") for way in ways),
             ]
             for row in rows
         ],
