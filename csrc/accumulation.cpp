@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "check.h"
+
 namespace convtbw {
 
 namespace {
@@ -38,8 +40,11 @@ bool set_accumulating(bool on) { return std::exchange(accumulating_here, on); }
 
 }  // namespace
 
+bool accumulating() {
+  return accumulating_here && !at::GradMode::is_enabled() && whole_graph_runs();
+}
+
 at::Tensor gradient_to_add_to(const Node& node, int input, at::ScalarType dtype) {
-  if (!accumulating_here || at::GradMode::is_enabled() || !whole_graph_runs()) return {};
   Node* next = node.next_edge(input).function.get();
   // Autocast and other casts: their gradient is a cast back.
   if (next && next->name() == "ToCopyBackward0" && !has_hooks(*next))
@@ -51,10 +56,9 @@ at::Tensor gradient_to_add_to(const Node& node, int input, at::ScalarType dtype)
   if (gradient.defined() && !is_plain(gradient)) return {};
   const at::ScalarType held =
       gradient.defined() ? gradient.scalar_type() : leaf.grad_dtype().value_or(leaf.scalar_type());
-  const bool wider = held == at::kFloat && (dtype == at::kBFloat16 || dtype == at::kHalf);
-  if (gradient.defined()) return held == dtype || wider ? gradient : at::Tensor();
+  if (!may_be_added(dtype, held)) return {};
   // A first gradient of the leaf's dtype becomes the leaf's without a copy.
-  if (!wider) return {};
+  if (gradient.defined() || held == dtype) return gradient;
   gradient = at::zeros_like(leaf, leaf.options().dtype(held));
   return gradient;
 }

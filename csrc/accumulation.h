@@ -6,6 +6,10 @@
 
 namespace convtbw {
 
+// Whether this thread's backward does so: asked for, recording no graph of its own, and running the
+// whole graph.
+bool accumulating();
+
 // The gradient of the leaf to which a node's gradient of one of its inputs, of this dtype, may be
 // added by the node: torch would add it there next, and nothing between the two could tell the
 // difference. Undefined where that is not so, and where there is nothing yet to add to.

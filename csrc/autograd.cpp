@@ -9,6 +9,7 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include "accumulation.h"
+#include "check.h"
 #include "joined_channels.h"
 #include "validate.h"
 
@@ -189,7 +190,8 @@ class PartialBackward : public torch::autograd::Node {
   variable_list apply(variable_list&& cotangents) override {
     const std::lock_guard lock(mutex_);
     Needed needed = this->needed();
-    if (needed[1] && cotangents[0].defined() && operator_named(resolution_.op).second == Role::w) {
+    if (accumulating() && needed[1] && cotangents[0].defined() &&
+        operator_named(resolution_.op).second == Role::w) {
       const at::Tensor gradient =
           gradient_to_add_to(*this, /*input=*/1, cotangents[0].scalar_type());
       if (gradient.defined()) {
@@ -304,11 +306,10 @@ at::Tensor tangent_of(const Call& call, const at::Tensor& result, int64_t channe
 
 // Adds to a tensor, which is no function to be differentiated.
 at::Tensor undifferentiated(const Call& call) {
-  TORCH_CHECK(!torch::autograd::compute_requires_grad(call.first, call.second, *call.added_to),
-              "convtbw::", call.op.name,
-              ": a tensor requires grad, and this operator has no "
-              "derivative; expected torch.no_grad() around the call, or the operator that returns "
-              "its result");
+  check(call, !torch::autograd::compute_requires_grad(call.first, call.second, *call.added_to),
+        "a tensor requires grad, and this operator has no "
+        "derivative; expected torch.no_grad() around the call, or the operator that returns "
+        "its result");
   const at::AutoDispatchBelowAutograd below;
   return dispatch(call);
 }

@@ -8,8 +8,6 @@ namespace convtbw {
 
 namespace {
 
-bool has_16_bits(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
-
 // All but the dtype.
 void check_storage(const Call& call, const at::Tensor& tensor, const char* name) {
   check(call, tensor.defined(), name, " is undefined; expected a tensor");
@@ -38,9 +36,8 @@ void check_added_to(const Call& call) {
   const char* const name = call.op.result_name;
   check_storage(call, tensor, name);
   const at::ScalarType type = tensor.scalar_type(), data = call.first.scalar_type();
-  check(call, type == data || (type == at::kFloat && has_16_bits(data)), name, " has dtype ", type,
-        " but ", call.op.first_name, " has ", data, "; expected ", data,
-        has_16_bits(data) ? " or float32" : "");
+  check(call, may_be_added(data, type), name, " has dtype ", type, " but ", call.op.first_name,
+        " has ", data, "; expected ", data, has_16_bits(data) ? " or float32" : "");
 }
 
 }  // namespace

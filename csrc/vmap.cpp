@@ -11,6 +11,7 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 
+#include "check.h"
 #include "joined_channels.h"
 #include "validate.h"
 
@@ -42,9 +43,8 @@ class BatchedCall {
         second_(unwrapped(call.second, level)),
         bias_(call.bias ? unwrapped(*call.bias, level) : Batched{}) {
     if (op_.shape_name) {
-      TORCH_CHECK(!call.shape_tensor || !at::functorch::isBatchedAtLevel(*call.shape_tensor, level),
-                  "convtbw::", op_.name, ": ", op_.shape_tensor_name,
-                  " is batched; expected one shape for all calls of vmap");
+      check(call, !call.shape_tensor || !at::functorch::isBatchedAtLevel(*call.shape_tensor, level),
+            op_.shape_tensor_name, " is batched; expected one shape for all calls of vmap");
       if (call.shape_tensor)
         for (const int64_t extent : shape_tensor_values(call)) shape_.emplace_back(extent);
       else
@@ -201,9 +201,9 @@ at::Tensor batched(const Call& call) {
       !isBatchedAtLevel(call.second, level) && !isBatchedAtLevel(call.bias, level) &&
       !isBatchedAtLevel(call.shape_tensor, level))
     return dispatch(call);
-  TORCH_CHECK(!call.op.adds, "convtbw::", call.op.name,
-              ": under vmap, which has no order in which calls could change one tensor; expected "
-              "the operator that returns its result, to be added outside of vmap");
+  check(call, !call.op.adds,
+        "under vmap, which has no order in which calls could change one tensor; expected "
+        "the operator that returns its result, to be added outside of vmap");
   return at::functorch::makeBatched(BatchedCall(call, level).run(), 0, level);
 }
 
