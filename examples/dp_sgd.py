@@ -20,8 +20,7 @@ import matplotlib.pyplot as plt
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from recipe import Recipe
-from sklearn.datasets import load_digits
+from recipe import Recipe, digits
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
@@ -33,14 +32,6 @@ DELTA = 1e-5
 ORDERS = range(2, 65)  # of Renyi divergence: whole ones have a closed form
 LEARNING_RATE = 3e-3
 BLUR = 0.7  # standard deviation of the noise in the images, whose pixels are from -1 to 1
-
-
-def digits() -> tuple[Tensor, Tensor]:
-    """Images, N x 1 x 32 x 32 from -1 to 1, and their names."""
-    data = load_digits()
-    images = torch.tensor(data.images, dtype=torch.float32)[:, None]
-    enlarged = nn.functional.interpolate(images, scale_factor=4, mode="bicubic")
-    return (enlarged / 8 - 1).clamp(-1, 1), torch.tensor(data.target)
 
 
 class Reader(nn.Module):

@@ -1,4 +1,4 @@
-"""What the recipes share: the command line, the comparison with torch's kernels, and the result.
+"""What the recipes share: the command line, the comparison with torch's kernels, data, the result.
 
 A recipe trains twice from the same weights and data, with torch's convolutions and under
 ``torch_ops.enable()``, in float32 and in bfloat16 autocast. It prints how far the losses are apart
@@ -16,12 +16,22 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
 from tqdm import trange
 
 import torch_ops
 from torch_ops import bench_report
 from torch_ops.bench_measure import Effort, machine
 from torch_ops.bench_training import STEPS, Training, compare, sheet
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn's handwritten digits: N x 1 x 32 x 32 from -1 to 1, and their names."""
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32)[:, None]
+    enlarged = nn.functional.interpolate(images, scale_factor=4, mode="bicubic")
+    return (enlarged / 8 - 1).clamp(-1, 1), torch.tensor(data.target)
 
 
 @dataclass(frozen=True)

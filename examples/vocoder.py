@@ -36,6 +36,7 @@ WINDOW, HOP, MELS = 1024, 256, 80
 SEGMENT = 8192  # samples of each example
 
 WIDTH = 128  # V2's
+CRITIC_WIDTH = 2  # of the periods' first layers, the paper's is 32; four times of the scales'
 RATES, UP_KERNELS = (8, 8, 2, 2), (16, 16, 4, 4)
 KERNELS, DILATIONS = (3, 7, 11), (1, 3, 5)
 PERIODS = (2, 3, 5, 7, 11)
@@ -226,16 +227,14 @@ class OfScale(Discriminator):
 class Training:
     def __init__(self, dtype: str, small: bool) -> None:
         torch.manual_seed(0)
-        width, narrow, self.batch, self.segment = (
-            (32, 2, 1, 2048) if small else (WIDTH, 2, BATCH, SEGMENT)
-        )
+        width, self.batch, self.segment = (32, 1, 2048) if small else (WIDTH, BATCH, SEGMENT)
         sounds = recordings()
         self.held_out = sounds.pop(HELD_OUT)
         self.sounds = list(sounds.values())
         self.mel = Mel()
         self.generator = Generator(width)
-        periods = [OfPeriod(period, narrow) for period in PERIODS]
-        scales = [OfScale(halvings, 4 * narrow) for halvings in range(SCALES)]
+        periods = [OfPeriod(period, CRITIC_WIDTH) for period in PERIODS]
+        scales = [OfScale(halvings, 4 * CRITIC_WIDTH) for halvings in range(SCALES)]
         self.critics = nn.ModuleList([*periods, *scales])
         self.autocast = dtype == "bf16"
         adam = {"lr": LEARNING_RATE, "betas": (0.8, 0.99)}

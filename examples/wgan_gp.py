@@ -17,8 +17,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from recipe import Recipe
-from sklearn.datasets import load_digits
+from recipe import Recipe, digits
 from torch import Tensor, nn
 
 LATENT = 128
@@ -27,13 +26,6 @@ BATCH = 64
 CRITIC_STEPS = 5
 PENALTY = 10.0
 LEARNING_RATE = 1e-3  # the paper's 1e-4 is for 200 000 steps of the generator
-
-
-def digits() -> Tensor:
-    """N x 1 x 32 x 32, from -1 to 1."""
-    images = torch.tensor(load_digits().images, dtype=torch.float32)[:, None]
-    enlarged = nn.functional.interpolate(images, scale_factor=4, mode="bicubic")
-    return (enlarged / 8 - 1).clamp(-1, 1)
 
 
 def down(inputs: int, outputs: int) -> nn.Conv2d:
@@ -88,7 +80,7 @@ class Training:
     def __init__(self, dtype: str, small: bool) -> None:
         torch.manual_seed(0)
         width, self.batch = (8, 8) if small else (WIDTH, BATCH)
-        self.data = digits()
+        self.data, _ = digits()
         self.generator, self.critic = generator(width), critic(width)
         self.autocast = dtype == "bf16"
         adam = {"lr": LEARNING_RATE, "betas": (0.5, 0.9)}

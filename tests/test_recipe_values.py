@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,19 +14,15 @@ pytest.importorskip("sklearn", reason="the extra 'examples' is not installed")
 
 pytestmark = pytest.mark.unforced
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
 
 @pytest.fixture
-def keras_decoder(monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
+def keras_decoder():
     return pytest.importorskip("keras_decoder")
 
 
 @pytest.fixture
-def segmentation(monkeypatch):
+def segmentation():
     pytest.importorskip("nilearn", reason="the extra 'examples' is not installed")
-    monkeypatch.syspath_prepend(EXAMPLES)
     return pytest.importorskip("segmentation")
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from torch_ops import _library  # noqa: F401  (loads the operators)
+from torch_ops._tracing import refuse_tracing
 
 
 @contextmanager
@@ -28,10 +29,7 @@ def accumulate_gradients() -> Iterator[None]:
     than a cast, subclasses of Tensor, compiled backwards. Two threads must not add to one weight's
     gradient at the same time.
     """
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            "torch_ops.accumulate_gradients cannot be traced; put it around the compiled call"
-        )
+    refuse_tracing("accumulate_gradients")
     before = torch.ops.convtbw_accumulation.set_accumulating(True)
     try:
         yield

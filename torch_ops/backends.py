@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from torch_ops import _library  # noqa: F401  (loads the operators)
+from torch_ops._tracing import refuse_tracing, untraceable
 
 _native = torch.ops.convtbw_backends
 
@@ -70,18 +71,6 @@ class CacheInfo:
     misses: int  #: calls that prepared one
 
 
-def _untraceable(name: str) -> RuntimeError:
-    return RuntimeError(
-        f"torch_ops.backends.{name} cannot be traced; put it around the compiled call"
-    )
-
-
-def _refuse_tracing(name: str) -> None:
-    """A tracer would run these while it traces and leave their effect behind, or drop it."""
-    if torch.compiler.is_compiling():
-        raise _untraceable(name)
-
-
 def available() -> list[str]:
     """Names of the backends that were compiled in, in order of preference."""
     return _native.available()
@@ -124,7 +113,7 @@ def use(name: str, target: str | None = None) -> Iterator[None]:
         raise RuntimeError(
             f"convtbw: no backend named ''; supported here: {', '.join(supported())}"
         )
-    _refuse_tracing("use")
+    refuse_tracing("backends.use")
     before = _native.force(name, target)
     try:
         yield
@@ -149,11 +138,11 @@ class _Backends(ModuleType):
     def benchmark(self, on: bool) -> None:
         if not isinstance(on, bool):
             raise TypeError(f"torch_ops.backends.benchmark is {on!r}; expected True or False")
-        _refuse_tracing("benchmark")
+        refuse_tracing("backends.benchmark")
         # Dynamo does not trace assignments to modules: its own code makes them, after the graph.
         dynamo = sys.modules.get("torch._dynamo.convert_frame")
         if dynamo and sys._getframe(1).f_code in dynamo.output_codes:
-            raise _untraceable("benchmark")
+            raise untraceable("backends.benchmark")
         _native.set_benchmark(on)
 
 
@@ -191,7 +180,7 @@ def explain(op: str | Any, *args: Any, **kwargs: Any) -> Explanation:
         ('simd', "not needed: 'simd' is preferred")
     """
     name, function = _explainable(op)
-    _refuse_tracing("explain")
+    refuse_tracing("backends.explain")
     _native.explain_begin()
     try:
         with torch.no_grad():
@@ -239,5 +228,5 @@ def cache_info() -> CacheInfo:
 
 def clear_cache() -> None:
     """Forget all plans and set the counters to zero."""
-    _refuse_tracing("clear_cache")
+    refuse_tracing("backends.clear_cache")
     _native.clear_cache()

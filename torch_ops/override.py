@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from torch_ops import _library  # noqa: F401  (loads the operators)
+from torch_ops._tracing import refuse_tracing
 
 _lock = threading.Lock()
 _switched_on = False
@@ -17,12 +18,7 @@ _open_blocks = 0
 
 def _update(on: bool | None = None, blocks: int = 0) -> None:
     global _switched_on, _open_blocks
-    if torch.compiler.is_compiling():
-        # A tracer would run this while it traces and leave the effect behind, or drop it.
-        raise RuntimeError(
-            "torch_ops.enable, disable and enabled cannot be traced; put them around the compiled "
-            "call"
-        )
+    refuse_tracing("enable, disable or enabled")
     with _lock:
         if on is not None:
             _switched_on = on
