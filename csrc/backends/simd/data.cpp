@@ -177,7 +177,7 @@ void DataPlan::choose_sizes() {
   constexpr int64_t kStageBytes = 256 << 10;
   constexpr int64_t kPixels = 256, kFewPixels = 48;
   constexpr int64_t kPackedBytes = 4 << 20;
-  constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
+  constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
@@ -228,8 +228,18 @@ void DataPlan::choose_sizes() {
     for (int a = 0; a < kBoxRank; ++a) count *= ceil_div(axes_[a].windows, size[a]);
     return count;
   };
+  for (int a = kMaxRank - 1; a >= 0; --a) {
+    const int64_t taps = problem_.geometry.axes[a].k;
+    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
+    all_taps_ *= taps;
+  }
+  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
+  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
+  // Groups whose packed weights fit are computed at the same time.
   const int64_t groups = problem_.geometry.groups;
-  while (box_count() * groups < kItems && limit > kFewPixels) {
+  const int64_t groups_at_once =
+      std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
+  while (box_count() * groups_at_once < kItems && limit > kFewPixels) {
     limit /= 2;
     grow(limit);
   }
@@ -254,16 +264,9 @@ void DataPlan::choose_sizes() {
   join_rows(packing_, grid_);
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
-  for (int a = kMaxRank - 1; a >= 0; --a) {
-    const int64_t taps = problem_.geometry.axes[a].k;
-    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
-    all_taps_ *= taps;
-  }
-  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
-  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
   lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
-  const int64_t wanted = ceil_div(kItems, box_count() * groups);
+  const int64_t wanted = ceil_div(kItems, box_count() * groups_at_once);
   if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
   int64_t part_blocks = std::max<int64_t>(1, lanes / width);
@@ -517,16 +520,23 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
   }
   if (!staged_) return;
 
+  // Rows that follow each other without a gap, as they always do in the stage, are one row.
+  BoxRange rows = positions;
+  for (int a = kBoxRank - 2; a >= 0; --a) {
+    if (rows.count[a] > 1 && out_.stride[a] != rows.count[3] * out_.stride[3]) break;
+    rows.count[3] *= rows.count[a];
+    rows.count[a] = 1;
+  }
   Copy copy{nullptr,
             c_stride[3],
             1,
             nullptr,
             out_.stride[3],
             out_.channel,
-            positions.count[3],
+            rows.count[3],
             std::min(part.lanes, out_channels_ - part.lane)};
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  for_each_row(positions, [&](const PerAxis<int64_t>& p) {
+  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
     copy.from = c + offset(p, c_stride) * unit();
     copy.to = out + offset(p, out_.stride) * bytes;
     unpack(copy);
