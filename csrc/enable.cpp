@@ -1,18 +1,21 @@
 // Takes the place of torch's convolutions on CPU, for the process, and gives it back.
 //
-// Torch's kernels of these operators stand at CompositeExplicitAutograd, which a kernel at CPU
-// hides. All above stays torch's: autograd and forward mode, vmap, autocast, tracers.
+// Torch's kernels of the convolutions stand at CompositeExplicitAutograd, which a kernel at CPU
+// hides. All above stays torch's: autograd and forward mode, vmap, autocast, tracers. The double
+// backward is a composition of differentiable calls, which stands at the key Autograd.
 //
 // Ours are registered once, when they are first asked for, and stay; a flag says who computes. The
 // dispatcher's table must not change while other threads call: switching by registration crashed
 // within some thousand switches beside three threads.
 #include <ATen/CompositeExplicitAutogradFunctions.h>
+#include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <mutex>
 
 #include "aten.h"
+#include "aten_double_backward.h"
 
 namespace convtbw {
 
@@ -36,14 +39,21 @@ void set_enabled(bool on) {
   if (on)
     std::call_once(registered, [] {
       // Never destroyed: the dispatcher may be gone when the process ends.
-      auto& library = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
-                                          __FILE__, __LINE__);
+      const auto library_at = [](c10::DispatchKey key) -> torch::Library& {
+        return *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      };
+      torch::Library& library = library_at(c10::DispatchKey::CPU);
       library.impl(
           "convolution",
           TORCH_FN((*switched<&aten_convolution, &at::compositeexplicitautograd::convolution>)));
       library.impl("convolution_backward",
                    TORCH_FN((*switched<&aten_convolution_backward,
                                        &at::compositeexplicitautograd::convolution_backward>)));
+      library_at(c10::DispatchKey::AutogradCPU)
+          .impl(
+              "_convolution_double_backward",
+              TORCH_FN((*switched<&aten_convolution_double_backward,
+                                  &at::compositeimplicitautograd::_convolution_double_backward>)));
     });
   enabled = on;
 }
