@@ -23,7 +23,8 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 TILE = r"\bconvtbw::simd::{target}::.*_tile<.*, (\d+), (\d+)>\("
 
 HEADER = re.compile(r"^[0-9a-f]+ <(.+)>:$")
-INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(.*)$")
+# The assembler pads with prefixes, where branches would cross a line.
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(?:cs )*(\S+)\s*(.*)$")
 MULTIPLY_ADD = re.compile(r"vfn?m(add|sub)\w*p[sdh]|vdpbf16ps")
 VECTOR = re.compile(r"%[xyz]mm\d+")
 

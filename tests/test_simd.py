@@ -263,6 +263,55 @@ def test_one_tap_adds_the_bias_of_each_group(target: str, dtype: torch.dtype) ->
             assert torch.equal(found.double(), expected)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@every_target
+def test_one_window_over_an_axis(target: str, dtype: torch.dtype, channels_last: bool) -> None:
+    """Taps become channels: of all axes or one, in groups, from views with gaps, with a bias."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for images in (1, 2, 7, 40):
+            for c, q in ((1, 1), (3, 2), (17, 1), (1, 33), (24, 40)):
+                for k in ((6,), (4, 4), (1, 5), (2, 3, 4)):
+                    extents = ((images, c, *k), (q, c, *k))
+                    found += wrong((images, c, q, k), extents, 1, 0, 1, dtype, channels_last)
+        for extents, groups in (
+            (((3, 6, 2, 3), (9, 2, 2, 3)), 3),
+            (((3, 20, 2, 3), (40, 1, 2, 3)), 20),
+            (((2, 5, 4, 9), (7, 5, 4, 3)), 1),
+            (((2, 5, 9, 4), (7, 5, 3, 4)), 1),
+        ):
+            found += wrong(extents, extents, 1, 0, groups, dtype, channels_last)
+
+        gaps = integers(5, 7, 6, 5, dtype=dtype)[:, 1:, ::2, :4]
+        w, y = integers(9, 6, 3, 4, dtype=dtype), integers(5, 9, 1, 1, dtype=dtype)
+        for x in (gaps, gaps.transpose(0, 1)[:5].transpose(0, 1), gaps[:, :1].expand(5, 6, 3, 4)):
+            weights = w[:, : x.shape[1]]
+            results, expected = partials(x, weights, y, 1, 0), exact(x, weights, y, 1, 0)
+            found += [n for n in results if not torch.equal(results[n].double(), expected[n])]
+
+        for groups, c, q in ((1, 3, 40), (1, 40, 2), (3, 2, 8)):
+            src = integers(6, groups * q, 1, 1, dtype=dtype)
+            weights = integers(groups * q, c, 3, 4, dtype=dtype)
+            bias = integers(groups * c, dtype=dtype) + 1
+            result = torch_ops.functional.conv_transpose2d(src, weights, bias, groups=groups)
+            expected = torch.nn.functional.conv_transpose2d(
+                src.double(), weights.double(), bias.double(), groups=groups
+            )
+            found += [] if torch.equal(result.double(), expected) else [f"bias of {groups} groups"]
+    assert not found
+
+
+def test_one_window_over_all_axes_is_one_tap() -> None:
+    x, w, y = integers(64, 3, 4, 5), integers(2, 3, 4, 5), integers(64, 2, 1, 1)
+    with torch_ops.backends.use("simd"):
+        report = torch_ops.backends.explain(
+            torch.ops.aten.convolution_backward,
+            *(y, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]),
+        )
+    assert "in place" in report.kernel
+
+
 @every_target
 def test_one_tap_reads_any_strides(target: str) -> None:
     with torch_ops.backends.use("simd", target):

@@ -19,6 +19,11 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
+// One tap at every position.
+constexpr bool pointwise(const Axis& a) {
+  return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y;
+}
+
 // Axes are right-aligned: a 1-D problem uses axes[2] and leaves the others at extent 1, so that
 // loops over all three axes serve every rank.
 struct Geometry {

@@ -6,6 +6,7 @@
 #include "backends/simd/in_place.h"
 #include "backends/simd/kernels.h"
 #include "backends/simd/plans.h"
+#include "backends/simd/simplify.h"
 
 namespace convtbw {
 
@@ -45,28 +46,6 @@ const simd::InPlaceKernels& in_place_kernels_of(std::string_view target) {
   if (target == "avx512") return simd::avx512::kInPlace;
 #endif
   return target == "generic512" ? simd::generic512::kInPlace : simd::generic::kInPlace;
-}
-
-bool pointwise(const Axis& a) { return a.k == 1 && a.stride == 1 && a.pad == 0 && a.x == a.y; }
-
-// Two neighbouring axes with one tap each are one long axis where both tensors allow it: rows of a
-// 1x1 convolution are then as long as its images.
-Problem with_long_rows(Problem p) {
-  for (int a = kMaxRank - 2; a >= 0; --a) {
-    Axis &outer = p.geometry.axes[a], &inner = p.geometry.axes.back();
-    if (!pointwise(outer) || !pointwise(inner)) continue;
-    if (outer.x > 1 && inner.x > 1 &&
-        (p.x.axes[a] != p.x.axes.back() * inner.x || p.y.axes[a] != p.y.axes.back() * inner.x))
-      continue;
-    if (outer.x > 1 && inner.x == 1) {
-      p.x.axes.back() = p.x.axes[a];
-      p.y.axes.back() = p.y.axes[a];
-    }
-    inner.x = inner.y = inner.x * outer.x;
-    outer = Axis{};
-    p.x.axes[a] = p.y.axes[a] = 0;
-  }
-  return p;
 }
 
 // Below this a parallel region costs more (2 to 5 us) than a second thread saves.
@@ -169,9 +148,11 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
 }
 
 Prepared prepare(const Problem& original, std::string_view target) {
-  Problem problem = with_long_rows(original);
+  simd::Simplified simplified = simd::simplify(original);
+  Problem& problem = simplified.problem;
   if (flops(problem) < kSerialFlops) problem.threads = 1;
-  return {plan(problem, kernels_of(target), in_place_kernels_of(target)), {}};
+  return {simd::plan_of(simplified, plan(problem, kernels_of(target), in_place_kernels_of(target))),
+          {}};
 }
 
 }  // namespace

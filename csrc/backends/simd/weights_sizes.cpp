@@ -136,13 +136,14 @@ void WeightsPlan::choose_sizes() {
   };
   // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
   // the same pixels several times: only while that costs little (a copied element costs about as
-  // much as 16 multiply-adds).
+  // much as 16 multiply-adds), or leaves threads without work.
   const auto cheap = [&] {
     const double rows = static_cast<double>(part_panels * pitch_);
     const double lanes = static_cast<double>(part_blocks * block_lanes);
     const double spread = static_cast<double>(x_.positions) / static_cast<double>(y_.positions);
     const double copied = lanes_on_y_ ? rows * spread + lanes : rows + lanes * spread;
-    return 16 * copied < 0.05 * rows * lanes * static_cast<double>(row_taps_);
+    const double cost = 16 * copied / (rows * lanes * static_cast<double>(row_taps_));
+    return cost * std::min(1.0, static_cast<double>(parts() * chunks_) / kFewItems) < 0.05;
   };
   for (;; limit /= 2) {
     part_blocks = blocks;
