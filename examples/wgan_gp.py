@@ -1,8 +1,9 @@
 """WGAN-GP on handwritten digits: a generator and a critic with gradient penalty.
 
 Gulrajani, Ahmed, Arjovsky, Dumoulin, Courville: Improved Training of Wasserstein GANs (2017). The
-networks are the authors' DCGAN-like ones for CIFAR-10, an eighth as wide and of one colour; the
-data are scikit-learn's 1797 digits, enlarged to 32x32. A step is five steps of the critic and one
+networks are the authors' DCGAN-like ones for CIFAR-10, an eighth as wide and of one colour, with
+convolutions of one window for the first and the last layer, as DCGANs are mostly written; the data
+are scikit-learn's 1797 digits, enlarged to 32x32. A step is five steps of the critic and one
 of the generator. The penalty is differentiated twice: through the critic's convolutions, and
 through the transposed ones that are their gradients.
 
@@ -38,8 +39,8 @@ def up(inputs: int, outputs: int) -> nn.ConvTranspose2d:
 
 def generator(width: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(LATENT, 4 * width * 4 * 4),
-        nn.Unflatten(1, (4 * width, 4, 4)),
+        nn.Unflatten(1, (LATENT, 1, 1)),
+        nn.ConvTranspose2d(LATENT, 4 * width, 4),
         nn.BatchNorm2d(4 * width),
         nn.ReLU(),
         up(4 * width, 2 * width),
@@ -62,8 +63,7 @@ def critic(width: int) -> nn.Sequential:
         nn.LeakyReLU(0.2),
         down(2 * width, 4 * width),
         nn.LeakyReLU(0.2),
-        nn.Flatten(),
-        nn.Linear(4 * width * 4 * 4, 1),
+        nn.Conv2d(4 * width, 1, 4),
         nn.Flatten(0),
     )
 
