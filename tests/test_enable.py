@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import ModuleInfo, module_db
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -421,6 +422,61 @@ def test_transforms_and_higher_orders() -> None:
         ]
 
     assert_same(*on_and_off(run), rtol=1e-3, atol=1e-3)
+
+
+class Names(TorchDispatchMode):
+    """The operators that are called within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_double_backward(rank: int, transposed: bool, groups: int) -> None:
+    """One call for each term, whatever the groups; torch's is exact on the same integers."""
+    conv = getattr(F, f"conv{'_transpose' * transposed}{rank}d")
+    x = integers(3, 8, *(7, 6, 5)[:rank]).requires_grad_()
+    w = integers(8, (4 if transposed else 8) // groups, *(3, 2, 3)[:rank]).requires_grad_()
+    b = integers(4 if transposed else 8).requires_grad_()
+    counts = []
+
+    def run() -> list[Tensor]:
+        y = conv(x, w, b, stride=2, padding=1, groups=groups)
+        cotangent = torch.ones_like(y).requires_grad_()
+        first = torch.autograd.grad(y, (x, w, b), cotangent, create_graph=True)
+        weighted = sum((g * (i + 1)).square().sum() for i, g in enumerate(first))
+        with Names() as called:
+            second = torch.autograd.grad(weighted, (cotangent, x, w), create_graph=True)
+        counts.append(sum(name.startswith("convolution") for name in called.names))
+        third = torch.autograd.grad(sum(g.sum() for g in second), (cotangent, x, w))
+        return [*first, *second, *third]
+
+    theirs, ours = on_and_off(run)
+    assert all(map(torch.equal, theirs, ours))
+    assert counts[1] == 4
+    # Some of the terms, as asked for; disabled, torch's own.
+    assert all(map(torch.equal, theirs, run()))
+    assert counts[2] == counts[0]
+
+
+def test_double_backward_of_one_gradient() -> None:
+    """As a gradient penalty needs it: of the data's gradient alone."""
+    x, w = integers(2, 3, 6, 6).requires_grad_(), integers(4, 3, 3, 3).requires_grad_()
+
+    def run() -> tuple[Tensor, ...]:
+        y = F.conv2d(x, w, stride=2)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), (w,))
+
+    # Not the strides: torch's is what is left of a larger result.
+    assert all(map(torch.equal, *on_and_off(run)))
 
 
 def test_models_in_threads() -> None:
