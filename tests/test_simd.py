@@ -6,6 +6,7 @@ Integers are small enough that every order of summation gives the same bits.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -310,6 +311,84 @@ def test_one_window_over_all_axes_is_one_tap() -> None:
             *(y, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]),
         )
     assert "in place" in report.kernel
+
+
+# x (NCX), w (OIX), stride, pad, groups; which of fprop and dgrad have tiles. Ranks, phases, tiles
+# that reach beyond the result, remainders of vectors, chunks of channels.
+TILED = (
+    (((2, 16, 12, 14), (16, 16, 3, 3)), 1, 1, 1, "both"),
+    (((3, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1, "both"),
+    (((2, 67, 30, 31), (64, 67, 2, 3)), 1, 1, 1, "both"),
+    (((1, 96, 17, 33), (80, 96, 3, 2)), 1, 0, 1, "both"),
+    (((2, 64, 15, 16), (36, 32, 3, 3)), 1, 0, 2, "both"),
+    (((1, 18, 48, 46), (64, 18, 4, 4)), 2, 1, 1, "dgrad"),
+    (((2, 20, 53, 54), (64, 20, 6, 6)), 3, 1, 1, "dgrad"),
+    (((1, 21, 54, 55), (18, 21, 9, 9)), 3, 3, 1, "dgrad"),
+    (((1, 16, 5, 9, 8), (24, 16, 3, 3, 3)), 1, 1, 1, "both"),
+    (((2, 16, 8, 16, 16), (65, 16, 4, 4, 4)), 2, 1, 1, "dgrad"),
+    (((1, 700, 15, 16), (40, 700, 3, 3)), 1, 1, 1, "both"),
+)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@every_target
+def test_tiles_of_winograd(target: str, dtype: torch.dtype, channels_last: bool) -> None:
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for extents, stride, pad, groups, _ in TILED:
+            found += wrong(extents, extents, stride, pad, groups, dtype, channels_last)
+    assert not found
+
+
+@every_target
+def test_tiles_of_winograd_add_the_bias(target: str) -> None:
+    with torch_ops.backends.use("simd", target):
+        for groups, dtype in itertools.product((1, 3), DTYPES):
+            x, w = (
+                integers(2, 48, 16, 15, dtype=dtype),
+                integers(51, 48 // groups, 3, 3, dtype=dtype),
+            )
+            bias = integers(51, dtype=dtype) + 1
+            found = torch_ops.functional.conv2d(x, w, bias, padding=1, groups=groups)
+            expected = torch.nn.functional.conv2d(
+                *(t.double() for t in (x, w, bias)), padding=1, groups=groups
+            )
+            assert torch.equal(found.double(), expected)
+
+
+def test_which_problems_have_tiles() -> None:
+    aten = torch.ops.aten
+    with torch_ops.backends.use("simd", supported_targets()[0]):
+        for (x_shape, w_shape), stride, pad, groups, which in TILED:
+            axes = len(x_shape) - 2
+            x, w = torch.empty(x_shape), torch.empty(w_shape)
+            rest = ([stride] * axes, [pad] * axes, [1] * axes, False, [0] * axes, groups)
+            y = aten.convolution(x, w, None, *rest)
+            fprop = torch_ops.backends.explain(aten.convolution, x, w, None, *rest)
+            dgrad = torch_ops.backends.explain(
+                aten.convolution_backward, y, x, w, None, *rest, [True, False, False]
+            )
+            assert ("Winograd" in fprop.kernel) == (which == "both"), x_shape
+            assert "Winograd" in dgrad.kernel, x_shape
+
+
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
+@every_target
+def test_tiles_of_winograd_keep_what_is_not_finite_apart(
+    target: str, value: float, operand: str
+) -> None:
+    """Or overflows in a transform alone: results are those of windows, as torch's are."""
+    x, w = integers(1, 16, 16, 17), torch.ones(16, 16, 3, 3)
+    if operand == "x":
+        x[0, 3, 7, 8] = value
+    else:
+        w[5, 2, 1, 2] = value
+    expected = torch.nn.functional.conv2d(x, w, padding=1)
+    with torch_ops.backends.use("simd", target):
+        found = torch_ops.functional.conv2d(x, w, padding=1)
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-6, atol=0)
 
 
 @every_target

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/winograd.h"
 #include "plan/plan.h"
 
 #if defined(CONVTBW_ONEDNN) && defined(__x86_64__)
@@ -89,6 +90,7 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   const auto few_beside = [&](int64_t few, int64_t more) {
     return channels_last && one_tap && few <= 24 && few <= more;
   };
+  if (suits_winograd(p)) return false;
   if (g.rank == 3) {
     const bool unit_strides =
         std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });

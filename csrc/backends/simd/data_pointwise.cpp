@@ -78,7 +78,7 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
   for (int vectors = 1; vectors <= kVectors; ++vectors)
     for (const int64_t rows : {out_channels_ / panels_, most_rows_}) {
       FoldedRuns& runs = runs_[vectors][rows];
-      runs = {};
+      runs = FoldedRuns();
       runs.add({0, 0, steps_}, rows, int64_t{vectors} * arithmetic.lanes);
       bytes += runs.bytes();
     }

@@ -1,4 +1,4 @@
-// The runs of a tile's sum, cut and folded so that no sum is longer than kMaxSteps steps.
+// The runs of a tile's sum, cut and folded so that no sum is longer than so many steps.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,15 @@ inline constexpr int64_t kMaxSteps = 96;
 
 class FoldedRuns {
  public:
+  explicit FoldedRuns(int64_t most_steps = kMaxSteps) : most_steps_(most_steps) {}
+
   // a_step, b_step: from one step to the next. Runs stay whole where they can: each end of a run
   // costs the processor a wrong guess.
   void add(const Run& run, int64_t a_step, int64_t b_step) {
-    const int64_t pieces = (run.steps + kMaxSteps - 1) / kMaxSteps;
+    const int64_t pieces = (run.steps + most_steps_ - 1) / most_steps_;
     for (int64_t piece = 0, done = 0; piece < pieces; ++piece) {
       const int64_t steps = (run.steps - done) / (pieces - piece);
-      if (!runs_.empty() && steps_ + steps > kMaxSteps) {
+      if (!runs_.empty() && steps_ + steps > most_steps_) {
         runs_.back().fold = true;
         steps_ = 0;
       }
@@ -39,6 +41,7 @@ class FoldedRuns {
   int64_t bytes() const { return static_cast<int64_t>(runs_.size() * sizeof(Run)); }
 
  private:
+  int64_t most_steps_;
   std::vector<Run> runs_;
   int64_t steps_ = 0;  // since the last fold
 };

@@ -9,6 +9,7 @@
 #include "backends/simd/lanes.h"
 #include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
+#include "backends/simd/winograd.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
@@ -50,6 +51,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     nullptr,
+    nullptr,
 };
 
 #endif
@@ -83,6 +85,7 @@ constinit const Arithmetic kF32{
      {nullptr, nullptr, converting_row()}},
     {kLaneTaps<float>, kLaneTaps<bfloat16>, kLaneTaps<float16>},
     spread<float>,
+    &kWinograd,
 };
 
 constinit const Arithmetic kF64{
@@ -97,6 +100,7 @@ constinit const Arithmetic kF64{
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {{}, {}, {}, kLaneTaps<double>},
     spread<double>,
+    nullptr,
 };
 
 }  // namespace

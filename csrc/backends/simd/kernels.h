@@ -154,6 +154,42 @@ struct Copy {
 
 using CopyFunction = void (*)(const Copy&);
 
+// Winograd's minimal filtering in two dimensions (Lavin and Gray 2016): 16 products, one a
+// frequency, yield all results of windows whose operand is 4 x 4: along each axis two results of
+// three taps or three of two. Distances are in units.
+
+// Frequency f of tile t: to[t*to_tile + f*frequency + channel]. At least a vector of channels.
+struct WinogradOperand {
+  const void* from;
+  int64_t row, position, from_tile;
+  void* to;
+  int64_t frequency, to_tile;
+  int64_t channels, tiles;
+};
+
+// to[f*frequency + lane]; whole vectors. An absent tap is nullptr.
+struct WinogradWeights {
+  const void* taps[3][3];
+  void* to;
+  int64_t frequency, lanes;
+};
+
+// The results of each tile from from[t*from_tile + f*frequency + lane]; whole vectors.
+struct WinogradResults {
+  const void* from;
+  int64_t frequency, from_tile;
+  const void* bias;  // may be nullptr
+  void* to;
+  int64_t row, position, to_tile;
+  int64_t lanes, tiles;
+};
+
+struct Winograd {
+  void (*operand)(const WinogradOperand&);
+  void (*weights[2][2])(const WinogradWeights&);  // by taps - 2 of the two axes
+  bool (*results[2][2])(const WinogradResults&);  // by results - 2; whether all are finite
+};
+
 struct Arithmetic {
   const char* name;
   int lanes;  // of one vector
@@ -169,6 +205,7 @@ struct Arithmetic {
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   LaneTapsFunctions lane_taps[4];          // by Dtype of b
   void (*spread)(const Spread&);
+  const Winograd* winograd;  // float32 only
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

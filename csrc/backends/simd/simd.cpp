@@ -7,6 +7,7 @@
 #include "backends/simd/kernels.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/simplify.h"
+#include "core/winograd.h"
 
 namespace convtbw {
 
@@ -142,6 +143,7 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);
   if (p.wanted == Role::w) return simd::weights_plan(p, chosen);
+  if (chosen.winograd && suits_winograd(p)) return simd::winograd_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
                                            : simd::data_plan(p, chosen);
