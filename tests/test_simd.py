@@ -313,8 +313,8 @@ def test_one_window_over_all_axes_is_one_tap() -> None:
     assert "in place" in report.kernel
 
 
-# x (NCX), w (OIX), stride, pad, groups; which of fprop and dgrad have tiles. Ranks, phases, tiles
-# that reach beyond the result, remainders of vectors, chunks of channels.
+# x (NCX), w (OIX), stride, pad, groups; which of fprop and dgrad have tiles (wgrad has). Ranks,
+# phases, tiles that reach beyond the result, remainders of vectors, chunks of channels.
 TILED = (
     (((2, 16, 12, 14), (16, 16, 3, 3)), 1, 1, 1, "both"),
     (((3, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1, "both"),
@@ -370,24 +370,34 @@ def test_which_problems_have_tiles() -> None:
                 aten.convolution_backward, y, x, w, None, *rest, [True, False, False]
             )
             assert ("Winograd" in fprop.kernel) == (which == "both"), x_shape
+            wgrad = torch_ops.backends.explain(
+                aten.convolution_backward, y, x, w, None, *rest, [False, True, False]
+            )
             assert "Winograd" in dgrad.kernel, x_shape
+            assert "Winograd" in wgrad.kernel, x_shape
 
 
-@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("wanted", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
 @every_target
 def test_tiles_of_winograd_keep_what_is_not_finite_apart(
-    target: str, value: float, operand: str
+    target: str, value: float, wanted: str
 ) -> None:
     """Or overflows in a transform alone: results are those of windows, as torch's are."""
-    x, w = integers(1, 16, 16, 17), torch.ones(16, 16, 3, 3)
-    if operand == "x":
-        x[0, 3, 7, 8] = value
-    else:
-        w[5, 2, 1, 2] = value
-    expected = torch.nn.functional.conv2d(x, w, padding=1)
-    with torch_ops.backends.use("simd", target):
-        found = torch_ops.functional.conv2d(x, w, padding=1)
+    x, w, y = integers(1, 16, 16, 17), torch.ones(16, 16, 3, 3), torch.ones(1, 16, 16, 17)
+    (y if wanted == "dgrad" else x)[0, 3, 7, 8] = value
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def run() -> Tensor:
+        if wanted == "fprop":
+            return torch.ops.aten.convolution(x, w, None, *rest)
+        mask = [wanted == "dgrad", wanted == "wgrad", False]
+        dgrad, wgrad, _ = torch.ops.aten.convolution_backward(y, x, w, None, *rest, mask)
+        return dgrad if wanted == "dgrad" else wgrad
+
+    expected = run()
+    with torch_ops.backends.use("simd", target), torch_ops.enabled():
+        found = run()
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-6, atol=0)
 
 

@@ -15,25 +15,27 @@ bool suits_winograd(const Problem& p) {
   constexpr int64_t kLeastChannelsOfTwoTaps = 64;
   constexpr int64_t kMostStride = 4;  // each phase has weights of its own
   const Geometry& g = p.geometry;
-  if (p.wanted == Role::w || p.dtype == Dtype::f64) return false;
+  if (p.dtype == Dtype::f64 || p.slices > 1 || p.epilogue != Epilogue::overwrite) return false;
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
-  const bool fprop = p.wanted == Role::y;
   // Products of the direct method over those of tiles whose operand has four positions.
   double gain = 1;
   int64_t tiles = g.batch * g.axes[0].y;
   for (int a = 0; a < kMaxRank; ++a) {
     const Axis& axis = g.axes[a];
-    const int64_t phases = fprop ? 1 : axis.stride;
+    const int64_t phases = p.wanted == Role::y ? 1 : axis.stride;
     // Result positions that no tap meets belong to no tile.
-    if (!fprop && (axis.k < axis.stride || axis.dilation > 1 || axis.x < axis.stride)) return false;
+    if (p.wanted == Role::x && (axis.k < axis.stride || axis.dilation > 1 || axis.x < axis.stride))
+      return false;
     if (axis.stride > kMostStride) return false;
     if (a == 0) continue;
     const int64_t taps = ceil_div(axis.k, phases), results = 5 - taps;
-    if (axis.dilation > 1 || (fprop && axis.stride > 1) || taps < 2 || taps > 3) return false;
-    if (taps == 2 && (fprop ? g.x_channels : g.y_channels) < kLeastChannelsOfTwoTaps) return false;
-    const int64_t windows = fprop ? axis.y
-                                  : floor_div(axis.x - 1 + axis.pad, axis.stride) -
-                                        floor_div(axis.pad, axis.stride) + 1;
+    if (axis.dilation > 1 || (p.wanted == Role::y && axis.stride > 1) || taps < 2 || taps > 3)
+      return false;
+    const int64_t summed = p.wanted == Role::y ? g.x_channels : g.y_channels;
+    if (p.wanted != Role::w && taps == 2 && summed < kLeastChannelsOfTwoTaps) return false;
+    const int64_t windows = p.wanted != Role::x ? axis.y
+                                                : floor_div(axis.x - 1 + axis.pad, axis.stride) -
+                                                      floor_div(axis.pad, axis.stride) + 1;
     const int64_t across = ceil_div(windows, results);
     int64_t products = 0;
     for (int64_t k = 0; k < axis.k; ++k) {

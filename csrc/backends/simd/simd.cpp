@@ -142,8 +142,10 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (few_channels_a_group(g, plain.lanes))
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);
+  if (chosen.winograd && suits_winograd(p))
+    return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
+                               : simd::winograd_plan(p, chosen);
   if (p.wanted == Role::w) return simd::weights_plan(p, chosen);
-  if (chosen.winograd && suits_winograd(p)) return simd::winograd_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
                                            : simd::data_plan(p, chosen);

@@ -1,0 +1,401 @@
+// wgrad of many channels in float32 by Winograd's minimal filtering, where windows have two or
+// three taps along the last two axes for each remainder (phase) of their stride (data_winograd.cpp,
+// with the roles turned: the results are the taps, and y is what slides over x). Each of 16
+// frequencies is a GEMM that sums over tiles of y.
+#include <algorithm>
+#include <atomic>
+
+#include "backends/simd/epilogue.h"
+#include "backends/simd/folded_runs.h"
+#include "backends/simd/lane_blocks.h"
+#include "backends/simd/phases.h"
+#include "backends/simd/plans.h"
+#include "backends/simd/sums.h"
+#include "core/parallel.h"
+#include "core/scratch.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+constexpr int64_t kFrequencies = 16;
+// As with two taps of data_winograd.cpp, whose transforms these are where there are three.
+constexpr int64_t kMaxStepsOfThreeTaps = 32;
+
+class WinogradWeightsPlan : public Plan {
+ public:
+  WinogradWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  // A part of one group's weights: some channels of both sides.
+  struct Part {
+    int64_t group;
+    int64_t x_channel, x_channels;
+    int64_t first_block, blocks, lane, lanes;  // lanes: padded to whole blocks
+  };
+
+  void choose_sizes();
+  void run_boxes(const Operands& operands, const Part& part, int64_t first, int64_t end,
+                 char* sums) const;
+  void transform_x(const Part& part, const BoxRange& box, int64_t phase, const char* buffer,
+                   char* frequencies) const;
+  void transform_y(const Part& part, const BoxRange& box, const char* buffer,
+                   char* frequencies) const;
+  void multiply(const Part& part, const BoxRange& box, const char* x, const char* y, Start start,
+                char* sums) const;
+  bool finish(const Operands& operands, const Part& part, const char* sums) const;
+
+  const Axis& axis(int a) const { return problem_.geometry.axes[a]; }
+  // Taps of a phase along geometry axis a.
+  int64_t taps_of(int a, int64_t phase) const {
+    return ceil_div(axis(a).k - phase, axis(a).stride);
+  }
+  int64_t phases() const { return axis(1).stride * axis(2).stride; }
+  // Sums of a part: [phase][frequency][tap of the first axis][channel of x][lane]
+  int64_t phase_units(const Part& part) const {
+    return kFrequencies * axis(0).k * part.x_channels * part.lanes;
+  }
+  // A thread's: packed boxes of x and y, their frequencies, a part's taps, its sums where no chunks
+  // keep them.
+  int64_t taps_offset() const {
+    return x_units_ + y_units_ + x_frequency_units_ + y_frequency_units_;
+  }
+  int64_t local_units() const {
+    return taps_offset() + taps_units_ + (chunks_ == 1 ? part_units_ : 0);
+  }
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  const Tensor x_, y_;
+  const std::vector<LaneBlock> blocks_;    // of y's channels
+  PerAxis<int64_t> taps_{1, 1, 1, 1};      // of the phase that has most
+  PerAxis<int64_t> per_tile_{1, 1, 1, 1};  // positions of y
+  Packing x_packing_, y_packing_;
+  PerAxis<Strip> x_strips_, y_strips_;  // where the tiles of a packed box are; x's of each phase
+  BoxGrid grid_;                        // of tiles of y
+  std::vector<Part> parts_;
+  int64_t chunks_, boxes_per_chunk_;
+  int64_t x_units_ = 0, y_units_ = 0;  // packed boxes
+  int64_t x_frequency_units_ = 0, y_frequency_units_ = 0, part_units_ = 0, taps_units_ = 0;
+  const std::unique_ptr<const Plan> direct_;
+};
+
+WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : problem_(problem),
+      arithmetic_(arithmetic),
+      x_(x_tensor(problem)),
+      y_(y_tensor(problem)),
+      blocks_(lane_blocks(problem.geometry.y_channels, arithmetic.lanes, false)),
+      x_packing_{&arithmetic, x_, {}},
+      y_packing_{&arithmetic, y_, {}},
+      direct_(weights_plan(problem, arithmetic)) {
+  for (const int a : {1, 2}) {
+    taps_[a + 1] = taps_of(a, 0);
+    per_tile_[a + 1] = 5 - taps_[a + 1];
+  }
+  choose_sizes();
+  kernel = std::string("wgrad, Winograd, ") + arithmetic.name;
+  workspace = std::max(
+      direct_->workspace,
+      4 * (problem.threads * local_units() +
+           (chunks_ > 1 ? part_units_ * static_cast<int64_t>(parts_.size()) * chunks_ : 0)));
+  bytes = direct_->bytes +
+          static_cast<int64_t>(sizeof(WinogradWeightsPlan) + parts_.size() * sizeof(Part) +
+                               blocks_.size() * sizeof(LaneBlock));
+}
+
+// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+void WinogradWeightsPlan::choose_sizes() {
+  constexpr int64_t kSumBytes = 1 << 20;
+  constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
+  constexpr int64_t kBufferBytes = 512 << 10, kFrequencyBytes = 768 << 10;
+  constexpr int64_t kTiles = 64;
+  constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
+  const Geometry& g = problem_.geometry;
+  const int64_t width = 2 * arithmetic_.lanes;
+
+  // Parts: halve the longer side until the sums are small. No part has less than a vector of x.
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  int64_t part_blocks = blocks, cuts = 1;
+  const auto part_channels = [&] { return ceil_div(g.x_channels, cuts); };
+  while (4 * kFrequencies * phases() * g.axes[0].k * part_channels() * part_blocks * width >
+         kSumBytes) {
+    const bool divisible = part_channels() >= 2 * arithmetic_.lanes;
+    if (part_blocks > 1 && (part_blocks * width >= part_channels() || !divisible))
+      part_blocks = ceil_div(part_blocks, 2);
+    else if (divisible)
+      ++cuts;
+    else
+      break;
+  }
+  for (int64_t group = 0; group < g.groups; ++group)
+    for (int64_t block = 0; block < blocks; block += part_blocks)
+      for (int64_t cut = 0; cut < cuts; ++cut) {
+        const int64_t count = std::min(part_blocks, blocks - block);
+        const LaneBlock& last = blocks_[block + count - 1];
+        const int64_t end = last.lane + int64_t{last.vectors} * arithmetic_.lanes;
+        const int64_t first = g.x_channels * cut / cuts;
+        parts_.push_back({group, first, g.x_channels * (cut + 1) / cuts - first, block, count,
+                          blocks_[block].lane, end - blocks_[block].lane});
+      }
+  int64_t most_channels = 0, most_lanes = 0;
+  for (const Part& part : parts_) {
+    most_channels = std::max(most_channels, part.x_channels);
+    most_lanes = std::max(most_lanes, part.lanes);
+    part_units_ = std::max(part_units_, phases() * phase_units(part));
+    taps_units_ = std::max(taps_units_, part.x_channels * taps_[2] * taps_[3] * part.lanes);
+  }
+
+  // Boxes of tiles.
+  grid_.extent = {g.batch, g.axes[0].y, ceil_div(g.axes[1].y, per_tile_[2]),
+                  ceil_div(g.axes[2].y, per_tile_[3])};
+  PerAxis<int64_t> size{1, 1, 1, 1};
+  const auto x_strip = [&](int a) {
+    if (a == 0) return strip({Sliding{}}, size[0], Apart::windows);
+    const Axis& axis = g.axes[a - 1];
+    if (a == 1)
+      return strip({{axis.k, -axis.pad, axis.stride, axis.dilation}}, size[1], Apart::windows);
+    std::vector<Sliding> ways;
+    for (int64_t phase = 0; phase < axis.stride; ++phase)
+      ways.push_back({4, phase - axis.pad, axis.stride * per_tile_[a], axis.stride});
+    return strip(ways, size[a], Apart::windows);
+  };
+  const auto y_strip = [&](int a) {
+    return strip({{per_tile_[a], 0, per_tile_[a], 1}}, size[a], Apart::windows);
+  };
+  const auto x_positions = [&] {
+    int64_t product = 1;
+    for (int a = 0; a < kBoxRank; ++a) product *= x_strip(a).length;
+    return product;
+  };
+  const auto x_planes = [&] { return x_strip(0).length * x_strip(1).length; };
+  const auto tiles = [&] { return size[0] * size[1] * size[2] * size[3]; };
+  for (const int a : {3, 2, 1, 0})
+    while (size[a] < grid_.extent[a]) {
+      const PerAxis<int64_t> before = size;
+      const int64_t pieces = ceil_div(grid_.extent[a], size[a]);
+      size[a] = pieces <= 1 ? grid_.extent[a] : ceil_div(grid_.extent[a], pieces - 1);
+      if (tiles() > kTiles || 4 * x_positions() * most_channels > kBufferBytes ||
+          4 * kFrequencies *
+                  (x_planes() * size[2] * size[3] * most_channels + tiles() * most_lanes) >
+              kFrequencyBytes) {
+        size = before;
+        break;
+      }
+    }
+  grid_.size = size;
+  for (int a = 0; a < kBoxRank; ++a) {
+    x_strips_[a] = x_strip(a);
+    y_strips_[a] = y_strip(a);
+  }
+  x_packing_.strips = x_strips_;
+  join_rows(x_packing_, grid_);
+  y_packing_.strips = y_strips_;
+  join_rows(y_packing_, grid_);
+  x_units_ = x_positions() * most_channels;
+  y_units_ = tiles() * per_tile_[2] * per_tile_[3] * most_lanes;
+  x_frequency_units_ = kFrequencies * x_planes() * size[2] * size[3] * most_channels;
+  y_frequency_units_ = kFrequencies * tiles() * most_lanes;
+
+  const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
+  chunks_ = std::clamp<int64_t>(kPartialBytes / (4 * part_units_ * parts), 1,
+                                std::min(boxes, ceil_div(kItems, parts)));
+  boxes_per_chunk_ = ceil_div(boxes, chunks_);
+  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+}
+
+void WinogradWeightsPlan::transform_x(const Part& part, const BoxRange& box, int64_t phase,
+                                      const char* buffer, char* frequencies) const {
+  const PerAxis<Strip>& strips = x_strips_;
+  const Footing &down = strips[2].footings[phase / axis(2).stride],
+                &along = strips[3].footings[phase % axis(2).stride];
+  const int64_t channels = part.x_channels, row = strips[3].length * channels;
+  const int64_t planes = strips[0].length * strips[1].length,
+                plane_tiles = box.count[2] * box.count[3];
+  for (int64_t plane = 0; plane < planes; ++plane)
+    for (int64_t v = 0; v < box.count[2]; ++v) {
+      const int64_t from = (plane * strips[2].length + down.offset + v * down.window) * row +
+                           along.offset * channels;
+      const int64_t to = (plane * plane_tiles + v * box.count[3]) * channels;
+      arithmetic_.winograd->operand({buffer + from * 4, down.tap * row, along.tap * channels,
+                                     along.window * channels, frequencies + to * 4,
+                                     planes * plane_tiles * channels, channels, channels,
+                                     box.count[3]});
+    }
+}
+
+void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, const char* buffer,
+                                      char* frequencies) const {
+  const int64_t y_row = y_strips_[3].length * part.lanes;
+  const int64_t tiles = box.count[0] * box.count[1] * box.count[2] * box.count[3];
+  WinogradWeights tile{};
+  tile.frequency = tiles * part.lanes;
+  tile.lanes = part.lanes;
+  int64_t index = 0;
+  for (int64_t n = 0; n < box.count[0]; ++n)
+    for (int64_t u = 0; u < box.count[1]; ++u)
+      for (int64_t v = 0; v < box.count[2]; ++v)
+        for (int64_t h = 0; h < box.count[3]; ++h, ++index) {
+          for (int64_t i = 0; i < per_tile_[2]; ++i)
+            for (int64_t j = 0; j < per_tile_[3]; ++j)
+              tile.taps[i][j] =
+                  buffer +
+                  (((n * y_strips_[1].length + u) * y_strips_[2].length + v * per_tile_[2] + i) *
+                       y_row +
+                   (h * per_tile_[3] + j) * part.lanes) *
+                      4;
+          tile.to = frequencies + index * part.lanes * 4;
+          arithmetic_.winograd->weights[per_tile_[2] - 2][per_tile_[3] - 2](tile);
+        }
+}
+
+// Adds the products of a box's tiles to the sums of a phase.
+void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const char* x,
+                                   const char* y, Start start, char* sums) const {
+  const PerAxis<Strip>& strips = x_strips_;
+  const Footing &image = strips[0].footings.front(), &depth = strips[1].footings.front();
+  const int64_t channels = part.x_channels, plane_tiles = box.count[2] * box.count[3];
+  const int64_t planes = strips[0].length * strips[1].length;
+  const int64_t tiles = box.count[0] * box.count[1] * plane_tiles;
+  for (int64_t tap = 0; tap < axis(0).k; ++tap) {
+    FoldedRuns runs(std::max(taps_[2], taps_[3]) == 3 ? kMaxStepsOfThreeTaps : kMaxSteps);
+    for (int64_t n = 0; n < box.count[0]; ++n)
+      for (int64_t u = 0; u < box.count[1]; ++u) {
+        const int64_t plane = (image.offset + n * image.window) * strips[1].length + depth.offset +
+                              u * depth.window + tap * depth.tap;
+        runs.add({plane * plane_tiles * channels, (n * box.count[1] + u) * plane_tiles * part.lanes,
+                  plane_tiles},
+                 channels, part.lanes);
+      }
+    TileCall call{};
+    call.start = start;
+    call.a_step = channels;
+    call.b_step = part.lanes;
+    call.c_row = part.lanes;
+    runs.use_in(call);
+    for (int64_t f = 0; f < kFrequencies; ++f)
+      for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
+        const LaneBlock& block = blocks_[i];
+        const int64_t lane = block.lane - part.lane;
+        call.live = int64_t{block.vectors} * arithmetic_.lanes;
+        call.b = y + (f * tiles * part.lanes + lane) * 4;
+        const char* const a = x + f * planes * plane_tiles * channels * 4;
+        char* const c = sums + ((f * axis(0).k + tap) * channels * part.lanes + lane) * 4;
+        const int64_t calls = ceil_div(channels, arithmetic_.tiles.max_rows[block.vectors]);
+        for (int64_t done = 0, left = calls; left > 0; --left) {
+          const int64_t rows = (channels - done) / left;
+          call.a = a + done * 4;
+          call.c = c + done * part.lanes * 4;
+          arithmetic_.tiles.adjacent[block.vectors][rows](call);
+          done += rows;
+        }
+      }
+  }
+}
+
+void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first,
+                                    int64_t end, char* sums) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const Geometry& g = problem_.geometry;
+  char* const x_buffer = local_scratch<char>(4 * local_units());
+  char* const y_buffer = x_buffer + x_units_ * 4;
+  char* const x_frequencies = y_buffer + y_units_ * 4;
+  char* const y_frequencies = x_frequencies + x_frequency_units_ * 4;
+  const char* const x =
+      static_cast<const char*>(operands.data.x) + part.group * g.x_channels * x_.channel * bytes;
+  const char* const y =
+      static_cast<const char*>(operands.data.y) + part.group * g.y_channels * y_.channel * bytes;
+  const int64_t live = std::min(part.lanes, g.y_channels - part.lane);
+  for (int64_t index = first; index < end; ++index) {
+    const BoxRange box = grid_.box(index);
+    const Panel x_panel{part.x_channel,
+                        part.x_channels,
+                        0,
+                        x_packing_.strips[3].length * part.x_channels,
+                        part.x_channels,
+                        1};
+    const Panel y_panel{
+        part.lane,        live, 0, y_packing_.strips[3].length * part.lanes, part.lanes, 1,
+        part.lanes - live};
+    pack_box(x_packing_, x, box, &x_panel, 1, x_buffer);
+    pack_box(y_packing_, y, box, &y_panel, 1, y_buffer);
+    transform_y(part, box, y_buffer, y_frequencies);
+    for (int64_t phase = 0; phase < phases(); ++phase) {
+      transform_x(part, box, phase, x_buffer, x_frequencies);
+      multiply(part, box, x_frequencies, y_frequencies,
+               index == first ? Start::zero : Start::accumulate,
+               sums + phase * phase_units(part) * 4);
+    }
+  }
+}
+
+// Writes the taps that a part's sums yield. Whether all are finite.
+bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part,
+                                 const char* sums) const {
+  const WeightsStrides& w = problem_.w;
+  const int64_t bytes = element_bytes(result_dtype(problem_));
+  const int64_t rows_stride = axis(1).stride, columns_stride = axis(2).stride;
+  char* const taps = local_scratch<char>(4 * local_units()) + 4 * taps_offset();
+  const int64_t live = std::min(part.lanes, problem_.geometry.y_channels - part.lane);
+  const int64_t of_channel = taps_[2] * taps_[3] * part.lanes;
+  bool finite = true;
+  for (int64_t phase = 0; phase < phases(); ++phase) {
+    const int64_t p1 = phase / columns_stride, p2 = phase % columns_stride;
+    const int64_t rows = taps_of(1, p1), columns = taps_of(2, p2);
+    const bool flat = phases() == 1 && w.axes[1] == columns * w.axes[2];
+    for (int64_t tap = 0; tap < axis(0).k; ++tap) {
+      finite &= arithmetic_.winograd->results[taps_[2] - 2][taps_[3] - 2](
+          {sums + (phase * phase_units(part) + tap * part.x_channels * part.lanes) * 4,
+           axis(0).k * part.x_channels * part.lanes, part.lanes, nullptr, taps,
+           taps_[3] * part.lanes, part.lanes, of_channel, part.lanes, part.x_channels});
+      for (int64_t channel = 0; channel < part.x_channels; ++channel)
+        for (int64_t t = 0; t < (flat ? 1 : rows); ++t)
+          write_weights(
+              problem_, arithmetic_,
+              {taps + (channel * of_channel + t * taps_[3] * part.lanes) * 4, part.lanes, 1,
+               static_cast<char*>(operands.data.w) +
+                   (part.group * w.group + (part.x_channel + channel) * w.x_channel +
+                    part.lane * w.y_channel + tap * w.axes[0] + (p1 + t * rows_stride) * w.axes[1] +
+                    p2 * w.axes[2]) *
+                       bytes,
+               columns_stride * w.axes[2], w.y_channel, flat ? rows * columns : columns, live});
+    }
+  }
+  return finite;
+}
+
+void WinogradWeightsPlan::run(const Operands& operands) const {
+  const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
+  std::atomic<bool> finite = true;
+  if (chunks_ == 1) {
+    parallel_for(problem_.threads, parts, [&](int64_t i) {
+      char* const sums = local_scratch<char>(4 * local_units()) + 4 * (taps_offset() + taps_units_);
+      run_boxes(operands, parts_[i], 0, boxes, sums);
+      if (!finish(operands, parts_[i], sums)) finite = false;
+    });
+  } else {
+    char* const all = shared_scratch<char>(4 * part_units_ * parts * chunks_);
+    parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
+      const int64_t first = i % chunks_ * boxes_per_chunk_;
+      run_boxes(operands, parts_[i / chunks_], first, std::min(boxes, first + boxes_per_chunk_),
+                all + i * part_units_ * 4);
+    });
+    // Chunks are added in their order, whoever computed them.
+    parallel_for(problem_.threads, parts, [&](int64_t i) {
+      char* const sums = all + i * chunks_ * part_units_ * 4;
+      add_chunks(problem_.dtype, sums, part_units_, chunks_, phases() * phase_units(parts_[i]));
+      if (!finish(operands, parts_[i], sums)) finite = false;
+    });
+  }
+  if (!finite) direct_->run(operands);
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> winograd_weights_plan(const Problem& problem,
+                                                  const Arithmetic& arithmetic) {
+  return std::make_unique<WinogradWeightsPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd
