@@ -13,30 +13,34 @@ bool suits_winograd(const Problem& p) {
   // The direct method sums so few products of two taps more exactly: 4x4 of stride 2, 32 channels,
   // 1.4 times the error of a blocked gemm.
   constexpr int64_t kLeastChannelsOfTwoTaps = 64;
-  constexpr int64_t kMostStride = 4;  // each phase has weights of its own
+  constexpr int64_t kMostPhases = 4;  // each has weights of its own
   const Geometry& g = p.geometry;
   if (p.dtype == Dtype::f64 || p.slices > 1 || p.epilogue != Epilogue::overwrite) return false;
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
   // Products of the direct method over those of tiles whose operand has four positions.
   double gain = 1;
+  bool two_taps = false;
+  int64_t summed = p.wanted == Role::y ? g.x_channels : g.y_channels;
   int64_t tiles = g.batch * g.axes[0].y;
   for (int a = 0; a < kMaxRank; ++a) {
     const Axis& axis = g.axes[a];
-    const int64_t phases = p.wanted == Role::y ? 1 : axis.stride;
     // Result positions that no tap meets belong to no tile.
-    if (p.wanted == Role::x && (axis.k < axis.stride || axis.dilation > 1 || axis.x < axis.stride))
+    if (p.wanted == Role::x &&
+        (axis.k < axis.stride || (axis.stride > 1 && axis.dilation > 1) || axis.x < axis.stride))
       return false;
-    if (axis.stride > kMostStride) return false;
     if (a == 0) continue;
+    // Phases have taps of their own, the windows of a dilation are apart.
+    const int64_t phases = axis.stride, apart = axis.dilation;
+    if (phases > kMostPhases || apart > kMostPhases || (phases > 1 && apart > 1)) return false;
+    if (p.wanted == Role::w && apart > 1) return false;
     const int64_t taps = ceil_div(axis.k, phases), results = 5 - taps;
-    if (axis.dilation > 1 || (p.wanted == Role::y && axis.stride > 1) || taps < 2 || taps > 3)
-      return false;
-    const int64_t summed = p.wanted == Role::y ? g.x_channels : g.y_channels;
-    if (p.wanted != Role::w && taps == 2 && summed < kLeastChannelsOfTwoTaps) return false;
+    if (axis.k < phases || taps < 2 || taps > 3) return false;
+    summed *= p.wanted == Role::y ? phases : 1;
+    two_taps |= taps == 2;
     const int64_t windows = p.wanted != Role::x ? axis.y
                                                 : floor_div(axis.x - 1 + axis.pad, axis.stride) -
                                                       floor_div(axis.pad, axis.stride) + 1;
-    const int64_t across = ceil_div(windows, results);
+    const int64_t across = apart * ceil_div(ceil_div(windows, apart), results);
     int64_t products = 0;
     for (int64_t k = 0; k < axis.k; ++k) {
       const Range windows_of_tap = incident(axis, k, {0, axis.x});
@@ -45,6 +49,7 @@ bool suits_winograd(const Problem& p) {
     gain *= static_cast<double>(products) / static_cast<double>(4 * across * phases);
     tiles *= across;
   }
+  if (p.wanted != Role::w && two_taps && summed < kLeastChannelsOfTwoTaps) return false;
   return gain >= kLeastGain && tiles >= kLeastTiles;
 }
 

@@ -1,6 +1,6 @@
-// fprop and dgrad of many channels in float32, where windows slide by one and have two or three
-// taps along the last two axes, as in 3x3 convolutions and in each phase of transposed ones of
-// stride 2: by Winograd's minimal filtering, 2.25 times fewer products. The operand's windows of
+// fprop and dgrad of many channels in float32, where windows have two or three taps along the last
+// two axes, as in 3x3 convolutions, or do so in each phase of the stride, as in 4x4 ones of stride
+// 2: by Winograd's minimal filtering, 2.25 times fewer products. The operand's windows of
 // 4x4 are transformed to 16 frequencies, each of which is a GEMM of its own over channels and the
 // taps of the first axis; the products are transformed to results. Sums are shorter than those of
 // the direct method by the taps, and so is the rounding error: of 3x3, 64 and 512 channels, 0.6 and
@@ -35,6 +35,43 @@ int64_t most_taps(const PhasedAxis& axis) {
   return most;
 }
 int64_t results(int64_t taps) { return 5 - taps; }
+
+// The axes with phases whose windows slide by one, or by as much as their taps are apart. Those of
+// a strided fprop yield the same results, and are added: each has the taps, and the positions of
+// the operand, that leave one remainder. Those of a dilation are the results that share taps.
+PerAxis<PhasedAxis> tiled_axes(const Problem& problem) {
+  PerAxis<PhasedAxis> axes = phased_axes(problem);
+  for (const int a : {2, 3}) {
+    const Axis& axis = problem.geometry.axes[a - 1];
+    const Phase whole = axes[a].phases.front();
+    if (problem.wanted == Role::y && axis.stride > 1) {
+      axes[a].phases.clear();
+      for (int64_t tap = 0; tap < axis.stride; ++tap)
+        axes[a].phases.push_back(
+            {{ceil_div(axis.k - tap, axis.stride), tap - axis.pad, axis.stride, axis.stride},
+             0,
+             axis.y,
+             0,
+             1,
+             tap,
+             axis.stride});
+    } else if (axis.dilation > 1) {
+      const int64_t d = axis.dilation;
+      axes[a].phases.clear();
+      axes[a].windows = ceil_div(axes[a].windows, d);
+      axes[a].step = d;
+      for (int64_t i = 0; i < d; ++i)
+        axes[a].phases.push_back({{whole.sliding.taps, whole.sliding.first + i, d, d},
+                                  0,
+                                  axes[a].windows,
+                                  whole.out + i,
+                                  d,
+                                  whole.tap,
+                                  whole.tap_step});
+    }
+  }
+  return axes;
+}
 
 class WinogradPlan : public Plan {
  public:
@@ -95,6 +132,7 @@ class WinogradPlan : public Plan {
   const std::vector<LaneBlock> blocks_;
   const PerAxis<PhasedAxis> axes_;
   PerAxis<int64_t> per_tile_{1, 1, 1, 1};  // windows of a tile
+  PerAxis<bool> summed_{};                 // an axis' phases yield the same results
   PerAxis<int64_t> taps_{1, 1, 1, 1};      // of all of an axis' phases, absent ones included
   std::vector<BoxPhase> phases_;
   std::vector<Chunk> chunks_;
@@ -124,13 +162,14 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       blocks_(lane_blocks(out_channels_, arithmetic.lanes, false)),
-      axes_(phased_axes(problem)),
+      axes_(tiled_axes(problem)),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}},
       taps_contiguous_(w_in_ != 1 && w_out_ != 1),
       direct_(data_plan(problem, arithmetic)) {
   for (const int a : {2, 3}) {
     taps_[a] = most_taps(axes_[a]);
     per_tile_[a] = results(taps_[a]);
+    summed_[a] = fprop_ && problem.geometry.axes[a - 1].stride > 1;
   }
   for (int a = kMaxRank - 1; a >= 0; --a) {
     const int64_t taps = problem.geometry.axes[a].k;
@@ -172,7 +211,9 @@ void WinogradPlan::choose_sizes() {
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = ceil_div(axes_[a].windows, per_tile_[a]);
     for (const Phase& phase : axes_[a].phases)
-      ways[a].push_back(a < 2 ? phase.sliding : Sliding{4, phase.sliding.first, per_tile_[a], 1});
+      ways[a].push_back(a < 2 ? phase.sliding
+                              : Sliding{4, phase.sliding.first, per_tile_[a] * phase.sliding.stride,
+                                        phase.sliding.dilation});
   }
   PerAxis<int64_t> size;
   const auto strip_of = [&](int a) { return strip(ways[a], size[a], Apart::windows); };
@@ -347,7 +388,8 @@ void WinogradPlan::transform(const Chunk& chunk, const BoxRange& box, size_t i2,
     }
 }
 
-// All lanes of the part. Whether all results are finite.
+// The results of a phase, or of those that are added, for all lanes of the part. Whether all are
+// finite.
 bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
                              const char* packed, const char* bias, char* memory) const {
   const BoxPhase& phase = this->phase(i1, i2, i3);
@@ -361,15 +403,17 @@ bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, s
   const int64_t tiles = box.count[0] * box.count[1] * box.count[2] * box.count[3];
   const int64_t planes = strips_[0].length * strips_[1].length;
 
+  // All products are of the same frequencies.
+  const bool same = chunks_.size() == 1 && !summed_[2] && !summed_[3];
   bool finite = true;
   for (int64_t group = 0; group < part.blocks; group += group_blocks_) {
     const int64_t blocks = std::min(group_blocks_, part.blocks - group);
     const LaneBlock* const block = blocks_.data() + part.first_block + group;
     const LaneBlock& last = block[blocks - 1];
     const int64_t lanes = last.lane + int64_t{last.vectors} * arithmetic_.lanes - block->lane;
-    for (const Chunk& chunk : chunks_) {
-      if (chunks_.size() > 1 || (i1 == 0 && group == 0))
-        transform(chunk, box, i2, i3, buffer, frequencies);
+    Start start = Start::zero;
+    const auto add = [&](size_t t2, size_t t3, const Chunk& chunk) {
+      if (!same || (i1 == 0 && group == 0)) transform(chunk, box, t2, t3, buffer, frequencies);
       int64_t tile = 0;
       for (int64_t n = 0; n < box.count[0]; ++n)
         for (int64_t u = 0; u < box.count[1]; ++u) {
@@ -387,11 +431,11 @@ bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, s
         const int64_t width = int64_t{block[i].vectors} * arithmetic_.lanes;
         TileCall call{};
         call.live = width;
-        call.start = chunk.first ? Start::accumulate : Start::zero;
+        call.start = start;
         chunk.runs[i1 * (kMaxVectors + 1) + block[i].vectors].use_in(call);
         const char* b =
             packed + (weights_units_ * chunk.first * part.lanes +
-                      chunk.channels * (units_before(i1, i2, i3) * part.lanes +
+                      chunk.channels * (units_before(i1, t2, t3) * part.lanes +
                                         phase_units(i1) * (block[i].lane - part.lane))) *
                          4;
         const int64_t calls = ceil_div(tiles, arithmetic_.tiles.max_rows[block[i].vectors]);
@@ -409,7 +453,11 @@ bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, s
           b += phase_units(i1) / kFrequencies * chunk.channels * width * 4;
         }
       }
-    }
+      start = Start::accumulate;
+    };
+    for (size_t t2 = i2; t2 < (summed_[2] ? axes_[2].phases.size() : i2 + 1); ++t2)
+      for (size_t t3 = i3; t3 < (summed_[3] ? axes_[3].phases.size() : i3 + 1); ++t3)
+        for (const Chunk& chunk : chunks_) add(t2, t3, chunk);
 
     // Positions in the stage are counted from the first that any phase has.
     const auto first = [&](int a) { return phase.axes[a]->out - axes_[a].out; };
@@ -440,8 +488,8 @@ bool WinogradPlan::run_box(const Operands& operands, const Part& part, const Box
   const Panel panel{0, in_channels_, 0, packing_.strips[3].length * in_channels_, in_channels_, 1};
   pack_box(packing_, in, box, &panel, 1, buffer);
   bool finite = true;
-  for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)
-    for (size_t i3 = 0; i3 < axes_[3].phases.size(); ++i3)
+  for (size_t i2 = 0; i2 < (summed_[2] ? 1 : axes_[2].phases.size()); ++i2)
+    for (size_t i3 = 0; i3 < (summed_[3] ? 1 : axes_[3].phases.size()); ++i3)
       for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
         finite &= run_phase(part, box, i1, i2, i3, packed, bias, memory);
   unpack(operands, part, box, buffer + (buffer_units_ + frequency_units_ + product_units_) * 4);
