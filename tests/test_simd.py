@@ -313,20 +313,20 @@ def test_one_window_over_all_axes_is_one_tap() -> None:
     assert "in place" in report.kernel
 
 
-# x (NCX), w (OIX), stride, pad, groups; which of fprop and dgrad have tiles (wgrad has). Ranks,
-# phases, tiles that reach beyond the result, remainders of vectors, chunks of channels.
+# x (NCX), w (OIX), stride, pad, groups: ranks, phases, tiles that reach beyond the result,
+# remainders of vectors, chunks of channels.
 TILED = (
-    (((2, 16, 12, 14), (16, 16, 3, 3)), 1, 1, 1, "both"),
-    (((3, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1, "both"),
-    (((2, 67, 30, 31), (64, 67, 2, 3)), 1, 1, 1, "both"),
-    (((1, 96, 17, 33), (80, 96, 3, 2)), 1, 0, 1, "both"),
-    (((2, 64, 15, 16), (36, 32, 3, 3)), 1, 0, 2, "both"),
-    (((1, 18, 48, 46), (64, 18, 4, 4)), 2, 1, 1, "dgrad"),
-    (((2, 20, 53, 54), (64, 20, 6, 6)), 3, 1, 1, "dgrad"),
-    (((1, 21, 54, 55), (18, 21, 9, 9)), 3, 3, 1, "dgrad"),
-    (((1, 16, 5, 9, 8), (24, 16, 3, 3, 3)), 1, 1, 1, "both"),
-    (((2, 16, 8, 16, 16), (65, 16, 4, 4, 4)), 2, 1, 1, "dgrad"),
-    (((1, 700, 15, 16), (40, 700, 3, 3)), 1, 1, 1, "both"),
+    (((2, 16, 12, 14), (16, 16, 3, 3)), 1, 1, 1),
+    (((3, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1),
+    (((2, 67, 30, 31), (64, 67, 2, 3)), 1, 1, 1),
+    (((1, 96, 17, 33), (80, 96, 3, 2)), 1, 0, 1),
+    (((2, 64, 15, 16), (36, 32, 3, 3)), 1, 0, 2),
+    (((1, 18, 48, 46), (64, 18, 4, 4)), 2, 1, 1),
+    (((2, 20, 53, 54), (64, 20, 6, 6)), 3, 1, 1),
+    (((1, 21, 54, 55), (18, 21, 9, 9)), 3, 3, 1),
+    (((1, 16, 5, 9, 8), (24, 16, 3, 3, 3)), 1, 1, 1),
+    (((2, 16, 8, 16, 16), (65, 16, 4, 4, 4)), 2, 1, 1),
+    (((1, 700, 15, 16), (40, 700, 3, 3)), 1, 1, 1),
 )
 
 
@@ -336,7 +336,7 @@ TILED = (
 def test_tiles_of_winograd(target: str, dtype: torch.dtype, channels_last: bool) -> None:
     found = []
     with torch_ops.backends.use("simd", target):
-        for extents, stride, pad, groups, _ in TILED:
+        for extents, stride, pad, groups in TILED:
             found += wrong(extents, extents, stride, pad, groups, dtype, channels_last)
     assert not found
 
@@ -360,21 +360,41 @@ def test_tiles_of_winograd_add_the_bias(target: str) -> None:
 def test_which_problems_have_tiles() -> None:
     aten = torch.ops.aten
     with torch_ops.backends.use("simd", supported_targets()[0]):
-        for (x_shape, w_shape), stride, pad, groups, which in TILED:
+        for (x_shape, w_shape), stride, pad, groups in TILED:
             axes = len(x_shape) - 2
             x, w = torch.empty(x_shape), torch.empty(w_shape)
             rest = ([stride] * axes, [pad] * axes, [1] * axes, False, [0] * axes, groups)
             y = aten.convolution(x, w, None, *rest)
-            fprop = torch_ops.backends.explain(aten.convolution, x, w, None, *rest)
-            dgrad = torch_ops.backends.explain(
-                aten.convolution_backward, y, x, w, None, *rest, [True, False, False]
-            )
-            assert ("Winograd" in fprop.kernel) == (which == "both"), x_shape
-            wgrad = torch_ops.backends.explain(
-                aten.convolution_backward, y, x, w, None, *rest, [False, True, False]
-            )
-            assert "Winograd" in dgrad.kernel, x_shape
-            assert "Winograd" in wgrad.kernel, x_shape
+            reports = [torch_ops.backends.explain(aten.convolution, x, w, None, *rest)]
+            for mask in ([True, False, False], [False, True, False]):
+                reports.append(
+                    torch_ops.backends.explain(
+                        aten.convolution_backward, y, x, w, None, *rest, mask
+                    )
+                )
+            for report in reports:
+                assert "Winograd" in report.kernel, (x_shape, report.kernel)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@every_target
+def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> None:
+    aten = torch.ops.aten
+    for x_shape, w_shape, dilation in (
+        ((2, 17, 30, 31), (33, 17, 3, 3), [2, 2]),
+        ((1, 32, 29, 41), (32, 32, 3, 3), [3, 1]),
+        ((1, 96, 37, 33), (80, 96, 3, 2), [2, 4]),
+    ):
+        x, w = integers(*x_shape, dtype=dtype), integers(*w_shape, dtype=dtype)
+        for transposed in (False, True):
+            weights = w.transpose(0, 1) if transposed else w
+            rest = ([1, 1], [1, 2], dilation, transposed, [0, 0], 1)
+            expected = aten.convolution(x.double(), weights.double(), None, *rest)
+            with torch_ops.backends.use("simd", target), torch_ops.enabled():
+                report = torch_ops.backends.explain(aten.convolution, x, weights, None, *rest)
+                found = aten.convolution(x, weights, None, *rest)
+            assert "Winograd" in report.kernel
+            assert torch.equal(found.double(), expected)
 
 
 @pytest.mark.parametrize("wanted", ["fprop", "dgrad", "wgrad"])
