@@ -619,15 +619,17 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 7, 56, 21, groups=21) == "onednn"
     assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "onednn"
     assert served("convolution_backward_weights", 3, 56, 64, groups=64) == "simd"
-    assert served("convolution", 3, 28, 64) == "onednn"
+    assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
-    assert served("convolution_backward_data", 3, 28, 64) == "onednn"
+    assert served("convolution", 3, 28, 64) == "simd"  # Winograd
+    assert served("convolution_backward_data", 5, 28, 64) == "onednn"
+    assert served("convolution_backward_data", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 3, 112, 3) == "simd"
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     torch.use_deterministic_algorithms(True)
     try:
-        assert served("convolution", 3, 28, 64) == "simd"
+        assert served("convolution", 5, 28, 64) == "simd"
     finally:
         torch.use_deterministic_algorithms(False)
