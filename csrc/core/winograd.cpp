@@ -33,7 +33,7 @@ bool suits_winograd(const Problem& p) {
     const int64_t phases = axis.stride, apart = axis.dilation;
     if (phases > kMostPhases || apart > kMostPhases || (phases > 1 && apart > 1)) return false;
     if (p.wanted == Role::w && apart > 1) return false;
-    const int64_t taps = ceil_div(axis.k, phases), results = 5 - taps;
+    const int64_t taps = ceil_div(axis.k, phases), results = results_of_taps(taps);
     if (axis.k < phases || taps < 2 || taps > 3) return false;
     summed *= p.wanted == Role::y ? phases : 1;
     two_taps |= taps == 2;

@@ -15,26 +15,20 @@
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
+#include "backends/simd/winograd_tiles.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "core/winograd.h"
 
 namespace convtbw::simd {
 
 namespace {
 
-constexpr int64_t kFrequencies = 16;
-// Transforms for two taps amplify rounding errors more: 2x2 of 64 channels, float32, 1.25 times the
-// error of a blocked gemm with 96 steps.
-constexpr int64_t kMaxStepsOfTwoTaps = 32;
-
-// Of an axis with phases of up to so many taps: results of a tile, whose operand has four
-// positions.
 int64_t most_taps(const PhasedAxis& axis) {
   int64_t most = 0;
   for (const Phase& phase : axis.phases) most = std::max(most, phase.sliding.taps);
   return most;
 }
-int64_t results(int64_t taps) { return 5 - taps; }
 
 // The axes with phases whose windows slide by one, or by as much as their taps are apart. Those of
 // a strided fprop yield the same results, and are added: each has the taps, and the positions of
@@ -97,8 +91,6 @@ class WinogradPlan : public Plan {
                const char* bias) const;
   bool run_phase(const Part& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
                  const char* packed, const char* bias, char* memory) const;
-  void transform(const Chunk& chunk, const BoxRange& box, size_t i2, size_t i3, const char* buffer,
-                 char* frequencies) const;
   void unpack(const Operands& operands, const Part& part, const BoxRange& box,
               const char* stage) const;
   const char* pack_bias(const void* bias, char* packed) const;
@@ -119,9 +111,8 @@ class WinogradPlan : public Plan {
     for (size_t i = 0; i < i1; ++i) units += across * phase_units(i);
     return units + static_cast<int64_t>(i2 * axes_[3].phases.size() + i3) * phase_units(i1);
   }
-  // Windows and result positions of an axis for so many tiles.
-  int64_t windows(int a, int64_t tiles) const { return tiles * per_tile_[a]; }
-  int64_t covered(int a, int64_t tiles) const { return windows(a, tiles) * axes_[a].step; }
+  // Result positions of an axis for so many tiles.
+  int64_t covered(int a, int64_t tiles) const { return tiles * per_tile_[a] * axes_[a].step; }
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
@@ -168,7 +159,7 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
       direct_(data_plan(problem, arithmetic)) {
   for (const int a : {2, 3}) {
     taps_[a] = most_taps(axes_[a]);
-    per_tile_[a] = results(taps_[a]);
+    per_tile_[a] = results_of_taps(taps_[a]);
     summed_[a] = fprop_ && problem.geometry.axes[a - 1].stride > 1;
   }
   for (int a = kMaxRank - 1; a >= 0; --a) {
@@ -183,7 +174,7 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
         const int64_t plane = grid_.size[2] * grid_.size[3] * chunk.channels;
-        FoldedRuns runs(std::min(taps_[2], taps_[3]) == 2 ? kMaxStepsOfTwoTaps : kMaxSteps);
+        FoldedRuns runs(most_steps(per_tile_[2], per_tile_[3]));
         for (int64_t t = 0; t < axes_[1].phases[i1].sliding.taps; ++t)
           runs.add({t * strips_[1].footings[i1].tap * plane,
                     t * chunk.channels * vectors * arithmetic.lanes, chunk.channels},
@@ -369,25 +360,6 @@ void WinogradPlan::pack_weights(const Operands& operands, const Part& part, cons
   }
 }
 
-// The tiles of some phases of the last two axes, at all positions of the first two in the buffer.
-void WinogradPlan::transform(const Chunk& chunk, const BoxRange& box, size_t i2, size_t i3,
-                             const char* buffer, char* frequencies) const {
-  const Footing &down = phase(0, i2, i3).footings[2], &along = phase(0, i2, i3).footings[3];
-  const int64_t row = strips_[3].length * in_channels_;
-  const int64_t planes = strips_[0].length * strips_[1].length;
-  const int64_t tiles = grid_.size[2] * grid_.size[3];
-  for (int64_t plane = 0; plane < planes; ++plane)
-    for (int64_t v = 0; v < box.count[2]; ++v) {
-      const int64_t from = (plane * strips_[2].length + down.offset + v * down.window) * row +
-                           along.offset * in_channels_ + chunk.first;
-      const int64_t to = (plane * tiles + v * grid_.size[3]) * chunk.channels;
-      arithmetic_.winograd->operand({buffer + from * 4, down.tap * row, along.tap * in_channels_,
-                                     along.window * in_channels_, frequencies + to * 4,
-                                     planes * tiles * chunk.channels, chunk.channels,
-                                     chunk.channels, box.count[3]});
-    }
-}
-
 // The results of a phase, or of those that are added, for all lanes of the part. Whether all are
 // finite.
 bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
@@ -413,7 +385,10 @@ bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, s
     const int64_t lanes = last.lane + int64_t{last.vectors} * arithmetic_.lanes - block->lane;
     Start start = Start::zero;
     const auto add = [&](size_t t2, size_t t3, const Chunk& chunk) {
-      if (!same || (i1 == 0 && group == 0)) transform(chunk, box, t2, t3, buffer, frequencies);
+      if (!same || (i1 == 0 && group == 0))
+        transform_tiles(*arithmetic_.winograd, strips_, strips_[2].footings[t2],
+                        strips_[3].footings[t3], box, size, buffer + chunk.first * 4, in_channels_,
+                        chunk.channels, frequencies);
       int64_t tile = 0;
       for (int64_t n = 0; n < box.count[0]; ++n)
         for (int64_t u = 0; u < box.count[1]; ++u) {

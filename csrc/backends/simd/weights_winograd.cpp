@@ -11,16 +11,14 @@
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/sums.h"
+#include "backends/simd/winograd_tiles.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "core/winograd.h"
 
 namespace convtbw::simd {
 
 namespace {
-
-constexpr int64_t kFrequencies = 16;
-// As with two taps of data_winograd.cpp, whose transforms these are where there are three.
-constexpr int64_t kMaxStepsOfThreeTaps = 32;
 
 class WinogradWeightsPlan : public Plan {
  public:
@@ -37,14 +35,12 @@ class WinogradWeightsPlan : public Plan {
 
   void choose_sizes();
   void run_boxes(const Operands& operands, const Part& part, int64_t first, int64_t end,
-                 char* sums) const;
-  void transform_x(const Part& part, const BoxRange& box, int64_t phase, const char* buffer,
-                   char* frequencies) const;
+                 char* memory, char* sums) const;
   void transform_y(const Part& part, const BoxRange& box, const char* buffer,
                    char* frequencies) const;
   void multiply(const Part& part, const BoxRange& box, const char* x, const char* y, Start start,
                 char* sums) const;
-  bool finish(const Operands& operands, const Part& part, const char* sums) const;
+  bool finish(const Operands& operands, const Part& part, const char* sums, char* taps) const;
 
   const Axis& axis(int a) const { return problem_.geometry.axes[a]; }
   // Taps of a phase along geometry axis a.
@@ -92,7 +88,7 @@ WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmeti
       direct_(weights_plan(problem, arithmetic)) {
   for (const int a : {1, 2}) {
     taps_[a + 1] = taps_of(a, 0);
-    per_tile_[a + 1] = 5 - taps_[a + 1];
+    per_tile_[a + 1] = results_of_taps(taps_[a + 1]);
   }
   choose_sizes();
   kernel = std::string("wgrad, Winograd, ") + arithmetic.name;
@@ -205,26 +201,6 @@ void WinogradWeightsPlan::choose_sizes() {
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
 }
 
-void WinogradWeightsPlan::transform_x(const Part& part, const BoxRange& box, int64_t phase,
-                                      const char* buffer, char* frequencies) const {
-  const PerAxis<Strip>& strips = x_strips_;
-  const Footing &down = strips[2].footings[phase / axis(2).stride],
-                &along = strips[3].footings[phase % axis(2).stride];
-  const int64_t channels = part.x_channels, row = strips[3].length * channels;
-  const int64_t planes = strips[0].length * strips[1].length,
-                plane_tiles = box.count[2] * box.count[3];
-  for (int64_t plane = 0; plane < planes; ++plane)
-    for (int64_t v = 0; v < box.count[2]; ++v) {
-      const int64_t from = (plane * strips[2].length + down.offset + v * down.window) * row +
-                           along.offset * channels;
-      const int64_t to = (plane * plane_tiles + v * box.count[3]) * channels;
-      arithmetic_.winograd->operand({buffer + from * 4, down.tap * row, along.tap * channels,
-                                     along.window * channels, frequencies + to * 4,
-                                     planes * plane_tiles * channels, channels, channels,
-                                     box.count[3]});
-    }
-}
-
 void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, const char* buffer,
                                       char* frequencies) const {
   const int64_t y_row = y_strips_[3].length * part.lanes;
@@ -259,7 +235,7 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
   const int64_t planes = strips[0].length * strips[1].length;
   const int64_t tiles = box.count[0] * box.count[1] * plane_tiles;
   for (int64_t tap = 0; tap < axis(0).k; ++tap) {
-    FoldedRuns runs(std::max(taps_[2], taps_[3]) == 3 ? kMaxStepsOfThreeTaps : kMaxSteps);
+    FoldedRuns runs(most_steps(taps_[2], taps_[3]));
     for (int64_t n = 0; n < box.count[0]; ++n)
       for (int64_t u = 0; u < box.count[1]; ++u) {
         const int64_t plane = (image.offset + n * image.window) * strips[1].length + depth.offset +
@@ -295,10 +271,10 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
 }
 
 void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first,
-                                    int64_t end, char* sums) const {
+                                    int64_t end, char* memory, char* sums) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const Geometry& g = problem_.geometry;
-  char* const x_buffer = local_scratch<char>(4 * local_units());
+  char* const x_buffer = memory;
   char* const y_buffer = x_buffer + x_units_ * 4;
   char* const x_frequencies = y_buffer + y_units_ * 4;
   char* const y_frequencies = x_frequencies + x_frequency_units_ * 4;
@@ -322,7 +298,10 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
     pack_box(y_packing_, y, box, &y_panel, 1, y_buffer);
     transform_y(part, box, y_buffer, y_frequencies);
     for (int64_t phase = 0; phase < phases(); ++phase) {
-      transform_x(part, box, phase, x_buffer, x_frequencies);
+      transform_tiles(*arithmetic_.winograd, x_strips_,
+                      x_strips_[2].footings[phase / axis(2).stride],
+                      x_strips_[3].footings[phase % axis(2).stride], box, box.count, x_buffer,
+                      part.x_channels, part.x_channels, x_frequencies);
       multiply(part, box, x_frequencies, y_frequencies,
                index == first ? Start::zero : Start::accumulate,
                sums + phase * phase_units(part) * 4);
@@ -331,12 +310,11 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
 }
 
 // Writes the taps that a part's sums yield. Whether all are finite.
-bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part,
-                                 const char* sums) const {
+bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, const char* sums,
+                                 char* taps) const {
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_));
   const int64_t rows_stride = axis(1).stride, columns_stride = axis(2).stride;
-  char* const taps = local_scratch<char>(4 * local_units()) + 4 * taps_offset();
   const int64_t live = std::min(part.lanes, problem_.geometry.y_channels - part.lane);
   const int64_t of_channel = taps_[2] * taps_[3] * part.lanes;
   bool finite = true;
@@ -370,22 +348,24 @@ void WinogradWeightsPlan::run(const Operands& operands) const {
   std::atomic<bool> finite = true;
   if (chunks_ == 1) {
     parallel_for(problem_.threads, parts, [&](int64_t i) {
-      char* const sums = local_scratch<char>(4 * local_units()) + 4 * (taps_offset() + taps_units_);
-      run_boxes(operands, parts_[i], 0, boxes, sums);
-      if (!finish(operands, parts_[i], sums)) finite = false;
+      char* const memory = local_scratch<char>(4 * local_units());
+      char* const taps = memory + 4 * taps_offset();
+      char* const sums = taps + 4 * taps_units_;
+      run_boxes(operands, parts_[i], 0, boxes, memory, sums);
+      if (!finish(operands, parts_[i], sums, taps)) finite = false;
     });
   } else {
     char* const all = shared_scratch<char>(4 * part_units_ * parts * chunks_);
     parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
       const int64_t first = i % chunks_ * boxes_per_chunk_;
       run_boxes(operands, parts_[i / chunks_], first, std::min(boxes, first + boxes_per_chunk_),
-                all + i * part_units_ * 4);
+                local_scratch<char>(4 * local_units()), all + i * part_units_ * 4);
     });
     // Chunks are added in their order, whoever computed them.
     parallel_for(problem_.threads, parts, [&](int64_t i) {
       char* const sums = all + i * chunks_ * part_units_ * 4;
       add_chunks(problem_.dtype, sums, part_units_, chunks_, phases() * phase_units(parts_[i]));
-      if (!finish(operands, parts_[i], sums)) finite = false;
+      if (!finish(operands, parts_[i], sums, local_scratch<char>(4 * taps_units_))) finite = false;
     });
   }
   if (!finite) direct_->run(operands);
