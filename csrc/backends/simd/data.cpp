@@ -41,11 +41,6 @@ class DataPlan : public Plan {
     std::vector<FoldedRuns> runs;
   };
 
-  // A range of the blocks of one group.
-  struct Part {
-    int64_t group, first_block, blocks, lane, lanes;  // lanes: padded to whole blocks
-  };
-
   // Where a packed box and its results lie, and room for where the rows of tiles begin.
   struct Place {
     const char* buffer;
@@ -60,16 +55,16 @@ class DataPlan : public Plan {
                   int vectors) const;
   template <class F>
   void for_each_piece(size_t phase, const BoxRange& windows, const F& f) const;
-  void run_windows(const Part& part, const Chunk& chunk, size_t phase, const BoxRange& box,
+  void run_windows(const BlockRange& part, const Chunk& chunk, size_t phase, const BoxRange& box,
                    const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
                    const char* packed, const char* bias) const;
   const char* pack_bias(const void* bias, char* packed) const;
-  void pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
+  void pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
                     const LaneBlock& block, void* packed) const;
-  void run_box(const Operands& operands, const Part& part, const BoxRange& box, const char* packed,
-               const char* bias) const;
-  void fill(const Part& part, const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride,
-            const char* bias) const;
+  void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
+               const char* packed, const char* bias) const;
+  void fill(const BlockRange& part, const BoxRange& positions, char* c,
+            const PerAxis<int64_t>& c_stride, const char* bias) const;
 
   // Result positions that so many windows of each axis cover at most.
   int64_t covered(const PerAxis<int64_t>& windows) const {
@@ -108,7 +103,7 @@ class DataPlan : public Plan {
   PerAxis<Strip> strips_;  // where the windows of a packed box are
   Packing packing_;
   BoxGrid grid_;
-  std::vector<Part> parts_;
+  std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_ = 0;
   bool staged_;
   bool complete_ = true;  // every result position belongs to a phase
@@ -160,13 +155,13 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       }
   }
 
-  bias_lanes_ = blocks_.back().lane + int64_t{blocks_.back().vectors} * arithmetic_.lanes;
+  bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
   part_units_ = weights_units_ * largest_part_lanes_;
   workspace_units_ =
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
-  bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(Part) +
+  bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
                                 phases_.size() * sizeof(BoxPhase));
 }
 
@@ -271,14 +266,9 @@ void DataPlan::choose_sizes() {
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
   int64_t part_blocks = std::max<int64_t>(1, lanes / width);
   part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
-  for (int64_t group = 0; group < groups; ++group)
-    for (int64_t block = 0; block < blocks; block += part_blocks) {
-      const int64_t count = std::min(part_blocks, blocks - block);
-      const LaneBlock& last = blocks_[block + count - 1];
-      const int64_t end = last.lane + int64_t{last.vectors} * arithmetic_.lanes;
-      parts_.push_back({group, block, count, blocks_[block].lane, end - blocks_[block].lane});
-      largest_part_lanes_ = std::max(largest_part_lanes_, parts_.back().lanes);
-    }
+  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  for (const BlockRange& part : parts_)
+    largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
   parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
                                         static_cast<int64_t>(parts_.size()));
   tile_list_ = pixels(size);
@@ -364,7 +354,7 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
 }
 
 // The packed weights of a block: [chunk][phase][block][tap][unit][lane].
-void DataPlan::pack_weights(const Operands& operands, const Part& part, const Chunk& chunk,
+void DataPlan::pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
                             const LaneBlock& block, void* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
@@ -411,9 +401,9 @@ void DataPlan::pack_weights(const Operands& operands, const Part& part, const Ch
 }
 
 // All lanes of the part for some windows of a packed box.
-void DataPlan::run_windows(const Part& part, const Chunk& chunk, size_t index, const BoxRange& box,
-                           const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
-                           const char* packed, const char* bias) const {
+void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t index,
+                           const BoxRange& box, const BoxRange& windows, const PerAxis<Range>& taps,
+                           const Place& place, const char* packed, const char* bias) const {
   const BoxPhase& phase = phases_[index];
   int64_t pixels = 0;
   for_each_row(windows, [&](const PerAxis<int64_t>& u) {
@@ -478,7 +468,7 @@ void DataPlan::run_windows(const Part& part, const Chunk& chunk, size_t index, c
   }
 }
 
-void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRange& box,
+void DataPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                        const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
@@ -518,33 +508,13 @@ void DataPlan::run_box(const Operands& operands, const Part& part, const BoxRang
       });
     }
   }
-  if (!staged_) return;
-
-  // Rows that follow each other without a gap, as they always do in the stage, are one row.
-  BoxRange rows = positions;
-  for (int a = kBoxRank - 2; a >= 0; --a) {
-    if (rows.count[a] > 1 && out_.stride[a] != rows.count[3] * out_.stride[3]) break;
-    rows.count[3] *= rows.count[a];
-    rows.count[a] = 1;
-  }
-  Copy copy{nullptr,
-            c_stride[3],
-            1,
-            nullptr,
-            out_.stride[3],
-            out_.channel,
-            rows.count[3],
-            std::min(part.lanes, out_channels_ - part.lane)};
-  const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
-  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
-    copy.from = c + offset(p, c_stride) * unit();
-    copy.to = out + offset(p, out_.stride) * bytes;
-    unpack(copy);
-  });
+  if (staged_)
+    unpack_positions(arithmetic_, out_, positions, c, c_stride,
+                     std::min(part.lanes, out_channels_ - part.lane), out);
 }
 
 // Where no tap may reach, the result is the bias or zero.
-void DataPlan::fill(const Part& part, const BoxRange& positions, char* c,
+void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
                     const PerAxis<int64_t>& c_stride, const char* bias) const {
   const int64_t lanes = std::min(part.lanes, out_channels_ - part.lane) * unit();
   for_each_row(positions, [&](const PerAxis<int64_t>& p) {
@@ -569,13 +539,13 @@ void DataPlan::run(const Operands& operands) const {
     const int64_t blocks = parts_[first].blocks;  // the most of any part
     parallel_for(problem_.threads, count * chunks * blocks, [&](int64_t i) {
       const int64_t index = i / blocks / chunks, block = i % blocks;
-      const Part& part = parts_[first + index];
+      const BlockRange& part = parts_[first + index];
       if (block < part.blocks)
         pack_weights(operands, part, chunks_[i / blocks % chunks],
                      blocks_[part.first_block + block], weights_of(index));
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
-      const Part& part = parts_[first + i / boxes];
+      const BlockRange& part = parts_[first + i / boxes];
       run_box(operands, part, grid_.box(i % boxes), weights_of(i / boxes),
               bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
@@ -585,9 +555,8 @@ void DataPlan::run(const Operands& operands) const {
 // Behind the packed weights: [group][lane], padded to whole blocks.
 const char* DataPlan::pack_bias(const void* bias, char* packed) const {
   char* const to = packed + (workspace_units_ - problem_.geometry.groups * bias_lanes_) * unit();
-  arithmetic_.widen[static_cast<int>(problem_.dtype)]({bias, out_channels_, 1, to, bias_lanes_, 1,
-                                                       problem_.geometry.groups, out_channels_,
-                                                       bias_lanes_ - out_channels_});
+  simd::pack_bias(arithmetic_, problem_.dtype, bias, problem_.geometry.groups, out_channels_,
+                  bias_lanes_, to);
   return to;
 }
 

@@ -73,11 +73,6 @@ class WinogradPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  // A range of the blocks of one group.
-  struct Part {
-    int64_t group, first_block, blocks, lane, lanes;  // lanes: padded to whole blocks
-  };
-
   // A range of the channels that are summed over, whose frequencies are in the cache together.
   struct Chunk {
     int64_t first, channels;
@@ -85,13 +80,13 @@ class WinogradPlan : public Plan {
   };
 
   void choose_sizes();
-  void pack_weights(const Operands& operands, const Part& part, const LaneBlock& block,
+  void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
                     char* packed) const;
-  bool run_box(const Operands& operands, const Part& part, const BoxRange& box, const char* packed,
-               const char* bias) const;
-  bool run_phase(const Part& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
+  bool run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
+               const char* packed, const char* bias) const;
+  bool run_phase(const BlockRange& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
                  const char* packed, const char* bias, char* memory) const;
-  void unpack(const Operands& operands, const Part& part, const BoxRange& box,
+  void unpack(const Operands& operands, const BlockRange& part, const BoxRange& box,
               const char* stage) const;
   const char* pack_bias(const void* bias, char* packed) const;
 
@@ -130,7 +125,7 @@ class WinogradPlan : public Plan {
   PerAxis<Strip> strips_;  // where the tiles of a packed box are
   Packing packing_;
   BoxGrid grid_;  // of tiles
-  std::vector<Part> parts_;
+  std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_ = 0;
   int64_t weights_units_;  // packed weights for one channel and one lane
   int64_t all_taps_ = 1;   // of the weights
@@ -184,9 +179,9 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
       }
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", Winograd, " + arithmetic.name;
   workspace = std::max(direct_->workspace, 4 * workspace_units_ + problem.threads * local_bytes());
-  bytes +=
-      direct_->bytes + static_cast<int64_t>(sizeof(WinogradPlan) + parts_.size() * sizeof(Part) +
-                                            phases_.size() * sizeof(BoxPhase));
+  bytes += direct_->bytes +
+           static_cast<int64_t>(sizeof(WinogradPlan) + parts_.size() * sizeof(BlockRange) +
+                                phases_.size() * sizeof(BoxPhase));
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
@@ -283,29 +278,24 @@ void WinogradPlan::choose_sizes() {
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
   int64_t part_blocks = std::clamp<int64_t>(lanes / width, 1, blocks);
   part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
-  for (int64_t group = 0; group < groups; ++group)
-    for (int64_t block = 0; block < blocks; block += part_blocks) {
-      const int64_t count = std::min(part_blocks, blocks - block);
-      const LaneBlock& last = blocks_[block + count - 1];
-      const int64_t end = last.lane + int64_t{last.vectors} * arithmetic_.lanes;
-      parts_.push_back({group, block, count, blocks_[block].lane, end - blocks_[block].lane});
-      largest_part_lanes_ = std::max(largest_part_lanes_, parts_.back().lanes);
-    }
+  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  for (const BlockRange& part : parts_)
+    largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
   parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
                                         static_cast<int64_t>(parts_.size()));
   // Pixels of the stage do not all begin in the same sets of the cache.
   stage_[3] = largest_part_lanes_ % 64 == 0 ? largest_part_lanes_ + 16 : largest_part_lanes_;
   for (int a = kBoxRank - 2; a >= 0; --a) stage_[a] = stage_[a + 1] * covered(a + 1, size[a + 1]);
   stage_units_ = stage_[0] * size[0];
-  bias_lanes_ = blocks_.back().lane + int64_t{blocks_.back().vectors} * arithmetic_.lanes;
+  bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
   workspace_units_ = parts_per_pass_ * weights_units_ * in_channels_ * largest_part_lanes_ +
                      (problem_.bias ? groups * bias_lanes_ : 0);
   join_rows(packing_, grid_);
 }
 
 // [chunk][phase][block][frequency][tap of the first axis][channel][lane]
-void WinogradPlan::pack_weights(const Operands& operands, const Part& part, const LaneBlock& block,
-                                char* packed) const {
+void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part,
+                                const LaneBlock& block, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(problem_.dtype)];
@@ -362,8 +352,8 @@ void WinogradPlan::pack_weights(const Operands& operands, const Part& part, cons
 
 // The results of a phase, or of those that are added, for all lanes of the part. Whether all are
 // finite.
-bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
-                             const char* packed, const char* bias, char* memory) const {
+bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t i1, size_t i2,
+                             size_t i3, const char* packed, const char* bias, char* memory) const {
   const BoxPhase& phase = this->phase(i1, i2, i3);
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
   int64_t* const c_rows = a_rows + list_;
@@ -453,7 +443,7 @@ bool WinogradPlan::run_phase(const Part& part, const BoxRange& box, size_t i1, s
 }
 
 // Whether all results are finite.
-bool WinogradPlan::run_box(const Operands& operands, const Part& part, const BoxRange& box,
+bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                            const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
@@ -471,42 +461,22 @@ bool WinogradPlan::run_box(const Operands& operands, const Part& part, const Box
   return finite;
 }
 
-void WinogradPlan::unpack(const Operands& operands, const Part& part, const BoxRange& box,
+void WinogradPlan::unpack(const Operands& operands, const BlockRange& part, const BoxRange& box,
                           const char* stage) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
                     (part.group * out_channels_ + part.lane) * out_.channel * bytes;
-  BoxRange rows;
+  BoxRange positions;
   for (int a = 0; a < kBoxRank; ++a) {
     const int64_t begin = axes_[a].out + covered(a, box.begin[a]);
-    rows.begin[a] = std::max<int64_t>(0, begin);
-    rows.count[a] = std::min(out_.extent[a], begin + covered(a, box.count[a])) - rows.begin[a];
-    stage += (rows.begin[a] - begin) * stage_[a] * 4;
+    positions.begin[a] = std::max<int64_t>(0, begin);
+    positions.count[a] =
+        std::min(out_.extent[a], begin + covered(a, box.count[a])) - positions.begin[a];
+    stage -= begin * stage_[a] * 4;  // where position 0 would lie
   }
-  if (rows.empty()) return;
-  const PerAxis<int64_t> first = rows.begin;
-  for (int a = kBoxRank - 2; a >= 0; --a) {
-    if (rows.count[a] > 1 && (out_.stride[a] != rows.count[3] * out_.stride[3] ||
-                              stage_[a] != rows.count[3] * stage_[3]))
-      break;
-    rows.count[3] *= rows.count[a];
-    rows.count[a] = 1;
-  }
-  Copy copy{nullptr,
-            stage_[3],
-            1,
-            nullptr,
-            out_.stride[3],
-            out_.channel,
-            rows.count[3],
-            std::min(part.lanes, out_channels_ - part.lane)};
-  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
-    PerAxis<int64_t> here;
-    for (int a = 0; a < kBoxRank; ++a) here[a] = p[a] - first[a];
-    copy.from = stage + offset(here, stage_) * 4;
-    copy.to = out + offset(p, out_.stride) * bytes;
-    arithmetic_.unpack[static_cast<int>(problem_.dtype)](copy);
-  });
+  if (!positions.empty())
+    unpack_positions(arithmetic_, out_, positions, stage, stage_,
+                     std::min(part.lanes, out_channels_ - part.lane), out);
 }
 
 void WinogradPlan::run(const Operands& operands) const {
@@ -519,13 +489,13 @@ void WinogradPlan::run(const Operands& operands) const {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const int64_t blocks = parts_[first].blocks;  // the most of any part
     parallel_for(problem_.threads, count * blocks, [&](int64_t i) {
-      const Part& part = parts_[first + i / blocks];
+      const BlockRange& part = parts_[first + i / blocks];
       if (i % blocks < part.blocks)
         pack_weights(operands, part, blocks_[part.first_block + i % blocks],
                      packed + i / blocks * part_bytes);
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
-      const Part& part = parts_[first + i / boxes];
+      const BlockRange& part = parts_[first + i / boxes];
       if (!run_box(operands, part, grid_.box(i % boxes), packed + i / boxes * part_bytes,
                    bias ? bias + part.group * bias_lanes_ * 4 : nullptr))
         finite = false;
@@ -538,9 +508,7 @@ void WinogradPlan::run(const Operands& operands) const {
 const char* WinogradPlan::pack_bias(const void* bias, char* packed) const {
   const int64_t groups = problem_.geometry.groups;
   char* const to = packed + (workspace_units_ - groups * bias_lanes_) * 4;
-  arithmetic_.widen[static_cast<int>(problem_.dtype)]({bias, out_channels_, 1, to, bias_lanes_, 1,
-                                                       groups, out_channels_,
-                                                       bias_lanes_ - out_channels_});
+  simd::pack_bias(arithmetic_, problem_.dtype, bias, groups, out_channels_, bias_lanes_, to);
   return to;
 }
 

@@ -45,8 +45,6 @@ class GroupedDataPlan : public Plan {
                     LaneTap* taps) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
-  void unpack(const Operands& operands, const LaneParts::Range& lanes, const BoxRange& positions,
-              const PerAxis<int64_t>& c_stride, const char* stage) const;
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
@@ -243,28 +241,10 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
       });
     });
   }
-  if (staged_) unpack(operands, lanes, positions, c_stride, c);
-}
-
-// Rows that follow each other in the tensor are written as one.
-void GroupedDataPlan::unpack(const Operands& operands, const LaneParts::Range& lanes,
-                             const BoxRange& positions, const PerAxis<int64_t>& c_stride,
-                             const char* c) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
-  char* const out =
-      static_cast<char*>(operands.data[problem_.wanted]) + lanes.begin * out_.channel * bytes;
-  Copy copy{nullptr,      c_stride[3],        1,          nullptr, out_.stride[3],
-            out_.channel, positions.count[3], lanes.count};
-  BoxRange rows = positions;
-  for (int a = kBoxRank - 2; a >= 0 && out_.stride[a] == copy.rows * out_.stride[3]; --a) {
-    copy.rows *= rows.count[a];
-    rows.count[a] = 1;
-  }
-  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
-    copy.from = c + offset(p, c_stride) * unit();
-    copy.to = out + offset(p, out_.stride) * bytes;
-    arithmetic_.unpack[static_cast<int>(problem_.dtype)](copy);
-  });
+  if (staged_)
+    unpack_positions(arithmetic_, out_, positions, c, c_stride, lanes.count,
+                     static_cast<char*>(operands.data[problem_.wanted]) +
+                         lanes.begin * out_.channel * element_bytes(problem_.dtype));
 }
 
 // Where no tap may reach, the result is the bias or zero.

@@ -92,4 +92,25 @@ BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase) {
   return range;
 }
 
+void unpack_positions(const Arithmetic& arithmetic, const Tensor& tensor, const BoxRange& positions,
+                      const char* from, const PerAxis<int64_t>& stride, int64_t channels,
+                      char* to) {
+  BoxRange rows = positions;
+  for (int a = kBoxRank - 2; a >= 0; --a) {
+    if (rows.count[a] > 1 && (tensor.stride[a] != rows.count[3] * tensor.stride[3] ||
+                              stride[a] != rows.count[3] * stride[3]))
+      break;
+    rows.count[3] *= rows.count[a];
+    rows.count[a] = 1;
+  }
+  const int64_t bytes = element_bytes(tensor.dtype), unit = tensor.dtype == Dtype::f64 ? 8 : 4;
+  Copy copy{nullptr,        stride[3],     1,       nullptr, tensor.stride[3],
+            tensor.channel, rows.count[3], channels};
+  for_each_row(rows, [&](const PerAxis<int64_t>& p) {
+    copy.from = from + offset(p, stride) * unit;
+    copy.to = to + offset(p, tensor.stride) * bytes;
+    arithmetic.unpack[static_cast<int>(tensor.dtype)](copy);
+  });
+}
+
 }  // namespace convtbw::simd

@@ -68,6 +68,11 @@ void for_each_row(const BoxRange& range, const F& f) {
       for (p[2] = range.begin[2]; p[2] < range.begin[2] + range.count[2]; ++p[2]) f(p);
 }
 
+// Writes sums of some channels to positions of a tensor: those of position p begin at
+// from[offset(p, stride)]. Rows that follow each other on both sides are copied as one.
+void unpack_positions(const Arithmetic& arithmetic, const Tensor& tensor, const BoxRange& positions,
+                      const char* from, const PerAxis<int64_t>& stride, int64_t channels, char* to);
+
 // f(offset) for every tap of the phase, ascending in the operand: where its weights lie.
 template <class F>
 void for_each_tap(const BoxPhase& phase, const WeightsStrides& w, const F& f) {

@@ -17,8 +17,8 @@ struct Simplified {
 
 // - An axis with a single window that covers it, as the first and last layers of GANs and
 //   classifiers have, is no axis: its taps are channels of x.
-// - Neighbouring axes with one tap each are one long axis where both tensors allow it: rows of a 1x1
-//   convolution are then as long as its images.
+// - Neighbouring axes with one tap each are one long axis where both tensors allow it: the rows of
+//   a 1x1 convolution are then as long as its images.
 // - Images of one pixel are pixels of one image.
 Simplified simplify(const Problem& problem);
 
