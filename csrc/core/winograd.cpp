@@ -32,7 +32,6 @@ bool suits_winograd(const Problem& p) {
     // Phases have taps of their own, the windows of a dilation are apart.
     const int64_t phases = axis.stride, apart = axis.dilation;
     if (phases > kMostPhases || apart > kMostPhases || (phases > 1 && apart > 1)) return false;
-    if (p.wanted == Role::w && apart > 1) return false;
     const int64_t taps = ceil_div(axis.k, phases), results = results_of_taps(taps);
     if (axis.k < phases || taps < 2 || taps > 3) return false;
     summed *= p.wanted == Role::y ? phases : 1;

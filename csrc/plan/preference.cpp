@@ -29,12 +29,16 @@ bool has_amx() {
 // - short rows, channels first: k3 14x14 1.1 to 1.2, k5 28x28 1.0 to 1.2, k7 7x7 1.1 to 2.3 (56x56
 //   and larger 0.5 to 0.9);
 // - weights gradient: k3 14x14 1.4 to 1.8 (k3 56x56 0.5 to 0.7; larger kernels 0.06 to 0.2).
+// With dilations 0.03 to 0.4: it has no such kernels. Where one tensor has its channels first and
+// the other last, 0.3 to 0.6.
 bool suits_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (p.dtype != Dtype::f32 || g.groups == 1 || g.x_channels != 1 || g.y_channels != 1 ||
       g.rank != 2)
     return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
+  if (rows.dilation > 1 || columns.dilation > 1 || (p.x.channel == 1) != (p.y.channel == 1))
+    return false;
   const bool short_rows = columns.y <= 28;
   if (p.wanted == Role::w) return short_rows && rows.k == 3 && columns.k == 3;
   if (p.x.channel != 1) return short_rows;
@@ -52,13 +56,15 @@ bool suits_depthwise_kernels(const Problem& p) {
 //   to 8;
 // - wgrad, AVX2 kernels of both, 1 channel in 2-D 0.2 to 0.5, in 3-D, k3, 1.3 to 2.2 (k5 0.7); 3
 //   channels in 2-D up to 4x4 1.0 to 1.6, else 0.6 to 1.1; in 3-D 0.5 to 1.0;
-// - one tap, channels first, 2 to 2 channels 0.06.
+// - one tap, channels first, 2 to 2 channels 0.06;
+// - fprop, larger kernels (AVX2, Zen 5) 0.3 to 0.5; wgrad in 3-D, windows that do not overlap, 0.15.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
   if (g.x_channels > 3 || g.rank == 1 || taps == 1 || p.wanted == Role::x) return false;
-  if (p.wanted == Role::y || avx512) return true;
-  if (g.rank == 3) return g.x_channels == 1 && taps <= 27;
+  if (p.wanted == Role::y) return g.axes[1].k <= 7 && g.axes[2].k <= 7;
+  if (avx512) return true;
+  if (g.rank == 3) return g.x_channels == 1 && taps <= 27 && g.axes[0].k > g.axes[0].stride;
   return g.x_channels > 1 && g.y_channels <= 32 && taps <= 16;
 }
 

@@ -19,6 +19,13 @@ inline constexpr int kBoxRank = kMaxRank + 1;
 template <class T>
 using PerAxis = std::array<T, kBoxRank>;
 
+// A long pitch is an odd number of cache lines: what is one pitch apart then lies in different sets
+// of the cache.
+inline int64_t odd_lines(int64_t units) {
+  constexpr int64_t kLine = 16, kLong = 8 * kLine;
+  return units < kLong ? units : (ceil_div(units, kLine) / 2 * 2 + 1) * kLine;
+}
+
 struct BoxRange {
   PerAxis<int64_t> begin, count;
 

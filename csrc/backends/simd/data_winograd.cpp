@@ -76,7 +76,8 @@ class WinogradPlan : public Plan {
   // A range of the channels that are summed over, whose frequencies are in the cache together.
   struct Chunk {
     int64_t first, channels;
-    std::vector<FoldedRuns> runs;  // [phase of axis 1][vectors]
+    int64_t row = 0;               // of the packed weights: units for one lane before it
+    std::vector<FoldedRuns> runs{};  // [phase of axis 1][vectors]
   };
 
   void choose_sizes();
@@ -95,16 +96,31 @@ class WinogradPlan : public Plan {
     return 2 * list_ * int64_t{sizeof(int64_t)} +
            (buffer_units_ + frequency_units_ + product_units_ + stage_units_) * 4;
   }
+  // Units from one frequency of the operand to the next.
+  int64_t frequency_pitch(const Chunk& chunk) const {
+    return odd_lines(strips_[0].length * strips_[1].length * grid_.size[2] * grid_.size[3] *
+                     chunk.channels);
+  }
   const BoxPhase& phase(size_t i1, size_t i2, size_t i3) const {
     return phases_[(i1 * axes_[2].phases.size() + i2) * axes_[3].phases.size() + i3];
   }
-  // Packed weights of a phase for one channel and one lane, and of all phases before it.
-  int64_t phase_units(size_t i1) const { return kFrequencies * axes_[1].phases[i1].sliding.taps; }
-  int64_t units_before(size_t i1, size_t i2, size_t i3) const {
+  // Rows of packed weights, units for one lane: of a frequency of a chunk's phase (an odd number,
+  // as for odd_lines), and of all phases before it.
+  int64_t frequency_rows(const Chunk& chunk, size_t i1) const {
+    return axes_[1].phases[i1].sliding.taps * chunk.channels | 1;
+  }
+  int64_t rows_before(const Chunk& chunk, size_t i1, size_t i2, size_t i3) const {
     const auto across = static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size());
-    int64_t units = 0;
-    for (size_t i = 0; i < i1; ++i) units += across * phase_units(i);
-    return units + static_cast<int64_t>(i2 * axes_[3].phases.size() + i3) * phase_units(i1);
+    int64_t rows = static_cast<int64_t>(i2 * axes_[3].phases.size() + i3) *
+                   (i1 < axes_[1].phases.size() ? frequency_rows(chunk, i1) : 0);
+    for (size_t i = 0; i < i1; ++i) rows += across * frequency_rows(chunk, i);
+    return kFrequencies * rows;
+  }
+  // Where the packed weights of a block begin, in those of a part.
+  int64_t block_offset(const Chunk& chunk, size_t i1, size_t i2, size_t i3, const BlockRange& part,
+                       const LaneBlock& block) const {
+    return (chunk.row + rows_before(chunk, i1, i2, i3)) * part.lanes +
+           kFrequencies * frequency_rows(chunk, i1) * (block.lane - part.lane);
   }
   // Result positions of an axis for so many tiles.
   int64_t covered(int a, int64_t tiles) const { return tiles * per_tile_[a] * axes_[a].step; }
@@ -127,7 +143,7 @@ class WinogradPlan : public Plan {
   BoxGrid grid_;  // of tiles
   std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_ = 0;
-  int64_t weights_units_;  // packed weights for one channel and one lane
+  int64_t weights_rows_ = 0;  // of all packed weights
   int64_t all_taps_ = 1;   // of the weights
   bool taps_contiguous_;   // in the weights, where channels are not
   int64_t list_;           // tiles of a box
@@ -231,9 +247,10 @@ void WinogradPlan::choose_sizes() {
   const int64_t groups = problem_.geometry.groups;
   int64_t depth_taps = 0;
   for (const Phase& phase : axes_[1].phases) depth_taps += phase.sliding.taps;
-  weights_units_ = kFrequencies * depth_taps *
-                   static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size());
-  const int64_t lane_bytes = 4 * weights_units_ * in_channels_;  // of packed weights
+  // Of packed weights, about.
+  const int64_t lane_bytes =
+      4 * kFrequencies * depth_taps *
+      static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size()) * in_channels_;
   const int64_t groups_at_once =
       std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
   int64_t limit = kTiles;
@@ -259,17 +276,21 @@ void WinogradPlan::choose_sizes() {
   const int64_t channels =
       ceil_div(ceil_div(in_channels_, cuts), arithmetic_.lanes) * arithmetic_.lanes;
   for (int64_t first = 0; first < in_channels_; first += channels)
-    chunks_.push_back({first, std::min(channels, in_channels_ - first), {}});
+    chunks_.push_back({first, std::min(channels, in_channels_ - first)});
   // Transforms work on whole vectors.
   if (chunks_.size() > 1 && chunks_.back().channels < arithmetic_.lanes) {
     chunks_[chunks_.size() - 2].channels += chunks_.back().channels;
     chunks_.pop_back();
   }
   frequency_units_ = 0;
-  for (const Chunk& chunk : chunks_)
-    frequency_units_ = std::max(frequency_units_, channel_units() * chunk.channels);
+  for (Chunk& chunk : chunks_) {
+    frequency_units_ = std::max(frequency_units_, kFrequencies * frequency_pitch(chunk));
+    chunk.row = weights_rows_;
+    weights_rows_ += rows_before(chunk, axes_[1].phases.size(), 0, 0);
+  }
   group_blocks_ = std::max<int64_t>(1, kProductBytes / (4 * kFrequencies * tiles() * width));
-  product_units_ = kFrequencies * tiles() * (group_blocks_ * width + arithmetic_.lanes);
+  product_units_ =
+      kFrequencies * odd_lines(tiles() * (group_blocks_ * width + arithmetic_.lanes));
 
   // What fits in the stage and in the packed weights, and enough for the threads.
   int64_t lanes = std::min(kStageBytes / (4 * positions()), kPackedBytes / lane_bytes);
@@ -288,12 +309,13 @@ void WinogradPlan::choose_sizes() {
   for (int a = kBoxRank - 2; a >= 0; --a) stage_[a] = stage_[a + 1] * covered(a + 1, size[a + 1]);
   stage_units_ = stage_[0] * size[0];
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
-  workspace_units_ = parts_per_pass_ * weights_units_ * in_channels_ * largest_part_lanes_ +
+  workspace_units_ = parts_per_pass_ * weights_rows_ * largest_part_lanes_ +
                      (problem_.bias ? groups * bias_lanes_ : 0);
   join_rows(packing_, grid_);
 }
 
-// [chunk][phase][block][frequency][tap of the first axis][channel][lane]
+// [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4 s2,
+// take a third of the time since frequencies are not whole pages apart.
 void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part,
                                 const LaneBlock& block, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
@@ -332,16 +354,14 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
           const int64_t depth_taps = phase.axes[1]->sliding.taps;
           WinogradWeights weights{};
           weights.lanes = width;
-          weights.frequency = depth_taps * chunk->channels * width;
+          weights.frequency = frequency_rows(*chunk, i1) * width;
           for (int64_t t0 = 0; t0 < depth_taps; ++t0) {
             for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
               for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
                 weights.taps[t1][t2] =
                     tile + ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) *
                                width * 4;
-            weights.to = packed + (weights_units_ * chunk->first * part.lanes +
-                                   chunk->channels * (units_before(i1, i2, i3) * part.lanes +
-                                                      phase_units(i1) * (block.lane - part.lane)) +
+            weights.to = packed + (block_offset(*chunk, i1, i2, i3, part, block) +
                                    (t0 * chunk->channels + channel - chunk->first) * width) *
                                       4;
             arithmetic_.winograd->weights[taps_[2] - 2][taps_[3] - 2](weights);
@@ -363,7 +383,6 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
   char* const stage = products + product_units_ * 4;
   const PerAxis<int64_t>& size = grid_.size;
   const int64_t tiles = box.count[0] * box.count[1] * box.count[2] * box.count[3];
-  const int64_t planes = strips_[0].length * strips_[1].length;
 
   // All products are of the same frequencies.
   const bool same = chunks_.size() == 1 && !summed_[2] && !summed_[3];
@@ -373,12 +392,13 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
     const LaneBlock* const block = blocks_.data() + part.first_block + group;
     const LaneBlock& last = block[blocks - 1];
     const int64_t lanes = last.lane + int64_t{last.vectors} * arithmetic_.lanes - block->lane;
+    const int64_t product_pitch = odd_lines(tiles * lanes);
     Start start = Start::zero;
     const auto add = [&](size_t t2, size_t t3, const Chunk& chunk) {
       if (!same || (i1 == 0 && group == 0))
         transform_tiles(*arithmetic_.winograd, strips_, strips_[2].footings[t2],
                         strips_[3].footings[t3], box, size, buffer + chunk.first * 4, in_channels_,
-                        chunk.channels, frequencies);
+                        chunk.channels, frequency_pitch(chunk), frequencies);
       int64_t tile = 0;
       for (int64_t n = 0; n < box.count[0]; ++n)
         for (int64_t u = 0; u < box.count[1]; ++u) {
@@ -398,16 +418,12 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
         call.live = width;
         call.start = start;
         chunk.runs[i1 * (kMaxVectors + 1) + block[i].vectors].use_in(call);
-        const char* b =
-            packed + (weights_units_ * chunk.first * part.lanes +
-                      chunk.channels * (units_before(i1, t2, t3) * part.lanes +
-                                        phase_units(i1) * (block[i].lane - part.lane))) *
-                         4;
+        const char* b = packed + block_offset(chunk, i1, t2, t3, part, block[i]) * 4;
         const int64_t calls = ceil_div(tiles, arithmetic_.tiles.max_rows[block[i].vectors]);
         for (int64_t f = 0; f < kFrequencies; ++f) {
-          call.a = frequencies + f * planes * size[2] * size[3] * chunk.channels * 4;
+          call.a = frequencies + f * frequency_pitch(chunk) * 4;
           call.b = b;
-          call.c = products + (f * tiles * lanes + block[i].lane - block->lane) * 4;
+          call.c = products + (f * product_pitch + block[i].lane - block->lane) * 4;
           for (int64_t done = 0, left = calls; left > 0; --left) {
             const int64_t rows = (tiles - done) / left;
             call.a_rows = a_rows + done;
@@ -415,7 +431,7 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
             arithmetic_.tiles.gathered[block[i].vectors][rows](call);
             done += rows;
           }
-          b += phase_units(i1) / kFrequencies * chunk.channels * width * 4;
+          b += frequency_rows(chunk, i1) * width * 4;
         }
       }
       start = Start::accumulate;
@@ -434,7 +450,7 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
                              (first(2) + v * covered(2, 1)) * stage_[2] + first(3) * stage_[3] +
                              block->lane - part.lane;
           finite &= arithmetic_.winograd->results[per_tile_[2] - 2][per_tile_[3] - 2](
-              {products + tile * lanes * 4, tiles * lanes, lanes,
+              {products + tile * lanes * 4, product_pitch, lanes,
                bias ? bias + block->lane * 4 : nullptr, stage + to * 4, axes_[2].step * stage_[2],
                axes_[3].step * stage_[3], covered(3, 1) * stage_[3], lanes, box.count[3]});
         }
@@ -482,7 +498,7 @@ void WinogradPlan::unpack(const Operands& operands, const BlockRange& part, cons
 void WinogradPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
   char* const packed = shared_scratch<char>(workspace_units_ * 4);
-  const int64_t part_bytes = weights_units_ * in_channels_ * largest_part_lanes_ * 4;
+  const int64_t part_bytes = weights_rows_ * largest_part_lanes_ * 4;
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   std::atomic<bool> finite = true;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {

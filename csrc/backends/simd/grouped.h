@@ -34,13 +34,6 @@ inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : 
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 
-// A long pitch is an odd number of cache lines: positions and taps then lie in different sets of
-// the cache.
-inline int64_t odd_lines(int64_t units) {
-  constexpr int64_t kLine = 16, kLong = 8 * kLine;
-  return units < kLong ? units : (ceil_div(units, kLine) / 2 * 2 + 1) * kLine;
-}
-
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
 // so that each has a vector's worth unless there are fewer altogether.
 struct LaneParts {

@@ -1,7 +1,8 @@
 // wgrad of many channels in float32 by Winograd's minimal filtering, where windows have two or
 // three taps along the last two axes for each remainder (phase) of their stride (data_winograd.cpp,
 // with the roles turned: the results are the taps, and y is what slides over x). Each of 16
-// frequencies is a GEMM that sums over tiles of y.
+// frequencies is a GEMM that sums over tiles of y. With a dilation, the positions of y that leave
+// one remainder are an image of their own (class); all yield the same taps.
 #include <algorithm>
 #include <atomic>
 
@@ -36,8 +37,8 @@ class WinogradWeightsPlan : public Plan {
   void choose_sizes();
   void run_boxes(const Operands& operands, const Part& part, int64_t first, int64_t end,
                  char* memory, char* sums) const;
-  void transform_y(const Part& part, const BoxRange& box, const char* buffer,
-                   char* frequencies) const;
+  void transform_y(const Part& part, const BoxRange& box, const Footing& down, const Footing& along,
+                   const char* buffer, char* frequencies) const;
   void multiply(const Part& part, const BoxRange& box, const char* x, const char* y, Start start,
                 char* sums) const;
   bool finish(const Operands& operands, const Part& part, const char* sums, char* taps) const;
@@ -49,8 +50,17 @@ class WinogradWeightsPlan : public Plan {
   }
   int64_t phases() const { return axis(1).stride * axis(2).stride; }
   // Sums of a part: [phase][frequency][tap of the first axis][channel of x][lane]
-  int64_t phase_units(const Part& part) const {
-    return kFrequencies * axis(0).k * part.x_channels * part.lanes;
+  int64_t sums_pitch(const Part& part) const {
+    return odd_lines(axis(0).k * part.x_channels * part.lanes);
+  }
+  int64_t phase_units(const Part& part) const { return kFrequencies * sums_pitch(part); }
+  // Units from one frequency of the operands to the next.
+  int64_t x_pitch(int64_t channels) const {
+    return odd_lines(x_strips_[0].length * x_strips_[1].length * grid_.size[2] * grid_.size[3] *
+                     channels);
+  }
+  int64_t y_pitch(int64_t lanes) const {
+    return odd_lines(grid_.size[0] * grid_.size[1] * grid_.size[2] * grid_.size[3] * lanes);
   }
   // A thread's: packed boxes of x and y, their frequencies, a part's taps, its sums where no chunks
   // keep them.
@@ -68,7 +78,8 @@ class WinogradWeightsPlan : public Plan {
   PerAxis<int64_t> taps_{1, 1, 1, 1};      // of the phase that has most
   PerAxis<int64_t> per_tile_{1, 1, 1, 1};  // positions of y
   Packing x_packing_, y_packing_;
-  PerAxis<Strip> x_strips_, y_strips_;  // where the tiles of a packed box are; x's of each phase
+  // Where the tiles of a packed box are: y's of each class, x's of each class or phase.
+  PerAxis<Strip> x_strips_, y_strips_;
   BoxGrid grid_;                        // of tiles of y
   std::vector<Part> parts_;
   int64_t chunks_, boxes_per_chunk_;
@@ -144,21 +155,27 @@ void WinogradWeightsPlan::choose_sizes() {
   }
 
   // Boxes of tiles.
-  grid_.extent = {g.batch, g.axes[0].y, ceil_div(g.axes[1].y, per_tile_[2]),
-                  ceil_div(g.axes[2].y, per_tile_[3])};
+  grid_.extent = {g.batch, g.axes[0].y,
+                  ceil_div(g.axes[1].y, g.axes[1].dilation * per_tile_[2]),
+                  ceil_div(g.axes[2].y, g.axes[2].dilation * per_tile_[3])};
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto x_strip = [&](int a) {
     if (a == 0) return strip({Sliding{}}, size[0], Apart::windows);
     const Axis& axis = g.axes[a - 1];
     if (a == 1)
       return strip({{axis.k, -axis.pad, axis.stride, axis.dilation}}, size[1], Apart::windows);
+    const int64_t apart = axis.stride * axis.dilation;  // one of them is 1
     std::vector<Sliding> ways;
-    for (int64_t phase = 0; phase < axis.stride; ++phase)
-      ways.push_back({4, phase - axis.pad, axis.stride * per_tile_[a], axis.stride});
+    for (int64_t i = 0; i < apart; ++i)
+      ways.push_back({4, i - axis.pad, apart * per_tile_[a], apart});
     return strip(ways, size[a], Apart::windows);
   };
   const auto y_strip = [&](int a) {
-    return strip({{per_tile_[a], 0, per_tile_[a], 1}}, size[a], Apart::windows);
+    const int64_t apart = a < 2 ? 1 : g.axes[a - 1].dilation;
+    std::vector<Sliding> ways;
+    for (int64_t i = 0; i < apart; ++i)
+      ways.push_back({per_tile_[a], i, apart * per_tile_[a], apart});
+    return strip(ways, size[a], Apart::windows);
   };
   const auto x_positions = [&] {
     int64_t product = 1;
@@ -190,9 +207,10 @@ void WinogradWeightsPlan::choose_sizes() {
   y_packing_.strips = y_strips_;
   join_rows(y_packing_, grid_);
   x_units_ = x_positions() * most_channels;
-  y_units_ = tiles() * per_tile_[2] * per_tile_[3] * most_lanes;
-  x_frequency_units_ = kFrequencies * x_planes() * size[2] * size[3] * most_channels;
-  y_frequency_units_ = kFrequencies * tiles() * most_lanes;
+  y_units_ = most_lanes;
+  for (const Strip& strip : y_strips_) y_units_ *= strip.length;
+  x_frequency_units_ = kFrequencies * x_pitch(most_channels);
+  y_frequency_units_ = kFrequencies * y_pitch(most_lanes);
 
   const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
   chunks_ = std::clamp<int64_t>(kPartialBytes / (4 * part_units_ * parts), 1,
@@ -201,12 +219,12 @@ void WinogradWeightsPlan::choose_sizes() {
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
 }
 
-void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, const char* buffer,
+void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, const Footing& down,
+                                      const Footing& along, const char* buffer,
                                       char* frequencies) const {
   const int64_t y_row = y_strips_[3].length * part.lanes;
-  const int64_t tiles = box.count[0] * box.count[1] * box.count[2] * box.count[3];
   WinogradWeights tile{};
-  tile.frequency = tiles * part.lanes;
+  tile.frequency = y_pitch(part.lanes);
   tile.lanes = part.lanes;
   int64_t index = 0;
   for (int64_t n = 0; n < box.count[0]; ++n)
@@ -217,9 +235,10 @@ void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, con
             for (int64_t j = 0; j < per_tile_[3]; ++j)
               tile.taps[i][j] =
                   buffer +
-                  (((n * y_strips_[1].length + u) * y_strips_[2].length + v * per_tile_[2] + i) *
+                  (((n * y_strips_[1].length + u) * y_strips_[2].length + down.offset +
+                    v * down.window + i * down.tap) *
                        y_row +
-                   (h * per_tile_[3] + j) * part.lanes) *
+                   (along.offset + h * along.window + j * along.tap) * part.lanes) *
                       4;
           tile.to = frequencies + index * part.lanes * 4;
           arithmetic_.winograd->weights[per_tile_[2] - 2][per_tile_[3] - 2](tile);
@@ -232,8 +251,6 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
   const PerAxis<Strip>& strips = x_strips_;
   const Footing &image = strips[0].footings.front(), &depth = strips[1].footings.front();
   const int64_t channels = part.x_channels, plane_tiles = box.count[2] * box.count[3];
-  const int64_t planes = strips[0].length * strips[1].length;
-  const int64_t tiles = box.count[0] * box.count[1] * plane_tiles;
   for (int64_t tap = 0; tap < axis(0).k; ++tap) {
     FoldedRuns runs(most_steps(taps_[2], taps_[3]));
     for (int64_t n = 0; n < box.count[0]; ++n)
@@ -255,9 +272,9 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
         const LaneBlock& block = blocks_[i];
         const int64_t lane = block.lane - part.lane;
         call.live = int64_t{block.vectors} * arithmetic_.lanes;
-        call.b = y + (f * tiles * part.lanes + lane) * 4;
-        const char* const a = x + f * planes * plane_tiles * channels * 4;
-        char* const c = sums + ((f * axis(0).k + tap) * channels * part.lanes + lane) * 4;
+        call.b = y + (f * y_pitch(part.lanes) + lane) * 4;
+        const char* const a = x + f * x_pitch(channels) * 4;
+        char* const c = sums + (f * sums_pitch(part) + tap * channels * part.lanes + lane) * 4;
         const int64_t calls = ceil_div(channels, arithmetic_.tiles.max_rows[block.vectors]);
         for (int64_t done = 0, left = calls; left > 0; --left) {
           const int64_t rows = (channels - done) / left;
@@ -296,16 +313,21 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
         part.lanes - live};
     pack_box(x_packing_, x, box, &x_panel, 1, x_buffer);
     pack_box(y_packing_, y, box, &y_panel, 1, y_buffer);
-    transform_y(part, box, y_buffer, y_frequencies);
-    for (int64_t phase = 0; phase < phases(); ++phase) {
-      transform_tiles(*arithmetic_.winograd, x_strips_,
-                      x_strips_[2].footings[phase / axis(2).stride],
-                      x_strips_[3].footings[phase % axis(2).stride], box, box.count, x_buffer,
-                      part.x_channels, part.x_channels, x_frequencies);
-      multiply(part, box, x_frequencies, y_frequencies,
-               index == first ? Start::zero : Start::accumulate,
-               sums + phase * phase_units(part) * 4);
-    }
+    for (int64_t down = 0; down < axis(1).dilation; ++down)
+      for (int64_t along = 0; along < axis(2).dilation; ++along) {
+        transform_y(part, box, y_strips_[2].footings[down], y_strips_[3].footings[along], y_buffer,
+                    y_frequencies);
+        const bool begun = index > first || down + along > 0;
+        for (int64_t phase = 0; phase < phases(); ++phase) {
+          transform_tiles(*arithmetic_.winograd, x_strips_,
+                          x_strips_[2].footings[down + phase / axis(2).stride],
+                          x_strips_[3].footings[along + phase % axis(2).stride], box, box.count,
+                          x_buffer, part.x_channels, part.x_channels, x_pitch(part.x_channels),
+                          x_frequencies);
+          multiply(part, box, x_frequencies, y_frequencies,
+                   begun ? Start::accumulate : Start::zero, sums + phase * phase_units(part) * 4);
+        }
+      }
   }
 }
 
@@ -325,7 +347,7 @@ bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, con
     for (int64_t tap = 0; tap < axis(0).k; ++tap) {
       finite &= arithmetic_.winograd->results[taps_[2] - 2][taps_[3] - 2](
           {sums + (phase * phase_units(part) + tap * part.x_channels * part.lanes) * 4,
-           axis(0).k * part.x_channels * part.lanes, part.lanes, nullptr, taps,
+           sums_pitch(part), part.lanes, nullptr, taps,
            taps_[3] * part.lanes, part.lanes, of_channel, part.lanes, part.x_channels});
       for (int64_t channel = 0; channel < part.x_channels; ++channel)
         for (int64_t t = 0; t < (flat ? 1 : rows); ++t)

@@ -17,9 +17,11 @@ int64_t most_steps(int64_t rows, int64_t columns);
 // positions of the first two:
 //   frequencies[f][position][row of tiles][tile][channel]
 // `room`: for how many tiles along each axis; at least the box's. `pitch`: channels of the buffer,
-// of which these are some.
+// of which these are some. `frequency`: units from one to the next; as 16 are
+// written in turn, these are best an odd number of lines (odd_lines).
 void transform_tiles(const Winograd& winograd, const PerAxis<Strip>& strips, const Footing& down,
                      const Footing& along, const BoxRange& box, const PerAxis<int64_t>& room,
-                     const char* buffer, int64_t pitch, int64_t channels, char* frequencies);
+                     const char* buffer, int64_t pitch, int64_t channels, int64_t frequency,
+                     char* frequencies);
 
 }  // namespace convtbw::simd
