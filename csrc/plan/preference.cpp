@@ -22,16 +22,20 @@ bool has_amx() {
 }
 
 // oneDNN's kernels for 2-D depthwise problems in float32 work in place, and so win where packing
-// costs more than the arithmetic. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, one
-// thread:
-// - few taps a pixel, channels last: k3 1.0 to 2.3, k5 1.2 to 1.6 (k7 0.7 to 0.9);
-// - few channels, channels last: 21 with k16 s8 1.2 to 1.5;
-// - short rows, channels first: k3 14x14 1.1 to 1.2, k5 28x28 1.0 to 1.2, k7 7x7 1.1 to 2.3 (56x56
-//   and larger 0.5 to 0.9);
-// - weights gradient: k3 14x14 1.4 to 1.8 (k3 56x56 0.5 to 0.7; larger kernels 0.06 to 0.2).
+// costs more than the arithmetic. Times of simd over oneDNN, AVX2 kernels of both on one thread of
+// Zen 4 and two of Zen 5, 96 to 384 channels of 14x14 to 112x112:
+// - channels last, fprop: k3 1.0 to 2.3, k5 0.8 to 1.6, k7 0.7 to 1.0, one row or column of 5 1.2
+//   to 1.9; 21 channels with k16 s8 1.2 to 1.5;
+// - channels last, dgrad: with strides 1.1 to 4, else k3 0.85 to 1.7, k5 0.4 to 1.4 (28x28 and
+//   smaller 0.9 to 1.4), k7 0.4 to 1.2;
+// - channels last, wgrad: k3 up to 28x28 1.3 to 2 (larger 0.5 to 1.3, 21 channels 0.5), with
+//   strides 1.2 to 2.8; other kernels 0.05 to 0.5;
+// - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
+//   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
+//   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
 // With dilations 0.03 to 0.4: it has no such kernels. Where one tensor has its channels first and
 // the other last, 0.3 to 0.6.
-bool suits_depthwise_kernels(const Problem& p) {
+bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   if (p.dtype != Dtype::f32 || g.groups == 1 || g.x_channels != 1 || g.y_channels != 1 ||
       g.rank != 2)
@@ -39,86 +43,127 @@ bool suits_depthwise_kernels(const Problem& p) {
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (rows.dilation > 1 || columns.dilation > 1 || (p.x.channel == 1) != (p.y.channel == 1))
     return false;
-  const bool short_rows = columns.y <= 28;
-  if (p.wanted == Role::w) return short_rows && rows.k == 3 && columns.k == 3;
-  if (p.x.channel != 1) return short_rows;
-  const auto taps = [&](const Axis& a) {
+  const int64_t taps = rows.k * columns.k;
+  const bool small = columns.y <= 28, strides = rows.stride > 1 || columns.stride > 1;
+  const bool few_groups = g.groups < 32;
+  if (p.x.channel != 1)
+    return p.wanted == Role::y && small && !few_groups && rows.k <= 7 && columns.k <= 7 &&
+           (avx512 ? taps >= 16 : taps >= 25 && !strides);
+  if (p.wanted == Role::w)
+    return (small || strides) && !few_groups && rows.k == 3 && columns.k == 3;
+  if (p.wanted == Role::x && !strides) return taps <= (small ? 25 : 9) || few_groups;
+  const auto of_phase = [&](const Axis& a) {
     return p.wanted == Role::y ? a.k : ceil_div(a.k, a.stride);
   };
-  return taps(rows) * taps(columns) <= 25 || g.groups < 32;
+  return of_phase(rows) * of_phase(columns) <= 25 || few_groups;
 }
 
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
-// copies. Times of simd over oneDNN, one thread of Zen 4, k3 to k7 into 16 to 64 channels, channels
-// first:
-// - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5;
+// copies. Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two
+// of Zen 5:
+// - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5; windows wider than 9 0.3 to 0.7; into 8 channels,
+//   many taps of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps), into fewer
+//   0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5, 0.65 to 0.9;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
-//   to 8;
-// - wgrad, AVX2 kernels of both, 1 channel in 2-D 0.2 to 0.5, in 3-D, k3, 1.3 to 2.2 (k5 0.7); 3
-//   channels in 2-D up to 4x4 1.0 to 1.6, else 0.6 to 1.1; in 3-D 0.5 to 1.0;
-// - one tap, channels first, 2 to 2 channels 0.06;
-// - fprop, larger kernels (AVX2, Zen 5) 0.3 to 0.5; wgrad in 3-D, windows that do not overlap, 0.15.
+//   to 8; k2 and more channels of y 0.2 to 0.8;
+// - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
+//   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
+//   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
+//   (k5 0.7, k2 and strides 0.15 to 0.3), 3 channels 0.5 to 1.0;
+// - one tap, channels first, 2 to 2 channels 0.06.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const int64_t taps = g.axes[0].k * rows.k * columns.k;
+  const bool channels_last = p.x.channel == 1;
   if (g.x_channels > 3 || g.rank == 1 || taps == 1 || p.wanted == Role::x) return false;
-  if (p.wanted == Role::y) return g.axes[1].k <= 7 && g.axes[2].k <= 7;
-  if (avx512) return true;
-  if (g.rank == 3) return g.x_channels == 1 && taps <= 27 && g.axes[0].k > g.axes[0].stride;
-  return g.x_channels > 1 && g.y_channels <= 32 && taps <= 16;
+  if (p.wanted == Role::y) {
+    const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
+    if (wide(rows) || wide(columns) || g.y_channels < 8) return false;
+    if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
+    return g.rank == 2 || !channels_last || g.x_channels == 1 || (taps == 27 && rows.stride == 1);
+  }
+  if (avx512) return g.y_channels <= 64 && taps >= 9;
+  if (rows.dilation > 1 || columns.dilation > 1 || g.rank == 3) return false;
+  if (channels_last && g.x_channels < 3) return g.x_channels == 1 || taps <= 25;
+  return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
+}
+
+// fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
+// of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15); k16 s8 1.0 to
+// 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55 to 1.0 with fewer; one tap 0.6 to 1.0; windows
+// wider than 7 0.4 to 0.95. AVX-512 kernels of both: k3 and k4 1.0 to 1.2 with 48 channels and
+// more, all else 0.55 to 1.0.
+bool suits_sequence_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis& axis = g.axes.back();
+  if (p.wanted != Role::y || p.x.channel == 1 || axis.k == 1) return false;
+  const int64_t channels = std::min(g.x_channels, g.y_channels);
+  const bool narrow = (axis.k - 1) * axis.dilation <= 6;
+  if (avx512) return narrow && axis.k <= 4 && channels >= 48;
+  return narrow ? g.y_channels >= 48 : channels >= 256 && axis.dilation == 1;
+}
+
+// Dense problems in 3-D in float32: fprop and dgrad with stride 1, AVX-512 kernels of both, one
+// thread: up to k3 simd takes 1.05 to 1.25 times as long from 32 channels on (one tap, channels
+// first, 0.8; larger kernels 0.5 to 0.65; AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to
+// 0.8).
+bool suits_volume_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
+  return avx512 && p.wanted != Role::w && std::min(g.x_channels, g.y_channels) >= 32 &&
+         all([](const Axis& axis) { return axis.stride == 1 && axis.k <= 3; }) &&
+         (p.x.channel == 1 || !all([](const Axis& axis) { return axis.k == 1; }));
 }
 
 // Other dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
-// simple as its best kernels need. Times of simd over oneDNN, AVX2 kernels of both on Zen 4, two
-// threads:
-// - fprop in 2-D, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with
-//   16 to 64 channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2); where
-//   windows do not overlap (k2 s2) 0.5 to 0.95 with 64 channels of x, 1.05 to 1.1 with 256; 0.8 to
-//   0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels and in 3-D; in 1-D, channels
-//   first, k16 s8 1.6; with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap,
-//   channels last, 1.2 to 1.5 from 5 channels on;
-// - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 3
-//   channels 0.5); channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2
-//   (AVX2 kernels 0.85 to 1.1);
-// - wgrad of one tap, channels last: 1.3 (more taps 0.3 to 0.8);
+// simple as its best kernels need. Times of simd over oneDNN in 2-D, AVX2 kernels of both on Zen 4,
+// two threads:
+// - fprop, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to
+//   64 channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
+//   strides 0.3 to 0.9); where windows do not overlap (k2 s2) 0.5 to 0.95 with 64 channels of x,
+//   1.05 to 1.1 with 256; 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels;
+//   with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
+//   1.5 from 5 channels on;
+// - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0;
+//   11x11, Zen 5, 0.6 to 0.8; 3 channels 0.5); channels first, AVX-512 kernels of both, one thread,
+//   from 256 channels on 1.2 (AVX2 kernels 0.85 to 1.1);
+// - wgrad of one tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
 // - one tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05
 //   to 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels
 //   0.7 to 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x
-//   0.8 to 1.3 (AVX2 kernels 0.75 to 1.2);
-// - in 3-D, fprop and dgrad with stride 1, AVX-512 kernels of both, one thread: 1.05 to 1.25 from
-// 32
-//   channels on (AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to 0.8).
-bool suits_dense_kernels(const Problem& p, bool avx512) {
+//   0.8 to 1.3 (AVX2 kernels 0.75 to 1.2).
+bool suits_image_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const bool channels_last = p.x.channel == 1, one_tap = rows.k == 1 && columns.k == 1;
+  const bool unit_strides = rows.stride == 1 && columns.stride == 1;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   const auto few_beside = [&](int64_t few, int64_t more) {
     return channels_last && one_tap && few <= 24 && few <= more;
   };
-  if (suits_winograd(p)) return false;
-  if (g.rank == 3) {
-    const bool unit_strides =
-        std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
-    return avx512 && p.wanted != Role::w && unit_strides && channels >= 32;
-  }
   if (p.wanted == Role::y) {
-    if (g.rank == 1) return !channels_last;
     const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
     if (few_channels) return channels_last && one_tap && g.y_channels > 4;
     if (few_beside(g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
     if (one_tap) return channels_last;
-    if (!channels_last && !avx512 && channels < 128) return false;
+    if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
     const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
     return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
   }
-  if (g.rank != 2) return false;
+  if (!unit_strides) return false;
   if (p.wanted == Role::w)
     return channels_last && one_tap && !few_beside(g.y_channels, g.x_channels) &&
            (avx512 || !few_beside(g.x_channels, g.y_channels));
   if (!avx512 && few_beside(g.y_channels, g.x_channels)) return false;
-  return rows.stride == 1 && columns.stride == 1 &&
+  return rows.k <= 7 && columns.k <= 7 &&
          (channels_last ? channels >= 16 : avx512 && !one_tap && channels >= 256);
+}
+
+bool suits_dense_kernels(const Problem& p, bool avx512) {
+  if (suits_winograd(p)) return false;
+  if (p.geometry.rank == 1) return suits_sequence_kernels(p, avx512);
+  return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
 }
 
 // Dense problems in bfloat16 on CPUs with its dot products. Times of simd over oneDNN, AVX-512
@@ -175,9 +220,9 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   const bool onednn =
-      (work >= kTinyFlops &&
-       (suits_depthwise_kernels(problem) || (dense && suits_dense_kernels(problem, avx512)) ||
-        (avx512 && suits_bfloat16_kernels(problem)))) ||
+      (work >= kTinyFlops && (suits_depthwise_kernels(problem, avx512) ||
+                              (dense && suits_dense_kernels(problem, avx512)) ||
+                              (avx512 && suits_bfloat16_kernels(problem)))) ||
       (work >= kTinyFlopsOfFewChannels && dense && suits_few_channels_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }
