@@ -11,8 +11,8 @@ bool suits_winograd(const Problem& p) {
   constexpr double kLeastGain = 1.5;
   constexpr int64_t kLeastChannels = 16;
   // The transform of weights takes the time of the products of so many tiles (16 with 8 lanes, 75
-  // to 100 with 16): 4x4 of stride 2, 256 to 512 channels, 72 tiles, 1.56 times fewer products, takes
-  // 0.9 to 1.1 (8 lanes) and 1.4 (16) times as long as the direct method.
+  // to 100 with 16): 4x4 of stride 2, 256 to 512 channels, 72 tiles, 1.56 times fewer products,
+  // takes 0.9 to 1.1 (8 lanes) and 1.4 (16) times as long as the direct method.
   constexpr double kTilesOfWeights = 48, kLeastGainWithWeights = 1.2;
   // The direct method sums so few products of two taps more exactly: 4x4 of stride 2, 32 channels,
   // 1.4 times the error of a blocked gemm.

@@ -76,7 +76,7 @@ class WinogradPlan : public Plan {
   // A range of the channels that are summed over, whose frequencies are in the cache together.
   struct Chunk {
     int64_t first, channels;
-    int64_t row = 0;               // of the packed weights: units for one lane before it
+    int64_t row = 0;                 // of the packed weights: units for one lane before it
     std::vector<FoldedRuns> runs{};  // [phase of axis 1][vectors]
   };
 
@@ -144,10 +144,10 @@ class WinogradPlan : public Plan {
   std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_ = 0;
   int64_t weights_rows_ = 0;  // of all packed weights
-  int64_t all_taps_ = 1;   // of the weights
-  bool taps_contiguous_;   // in the weights, where channels are not
-  int64_t list_;           // tiles of a box
-  int64_t group_blocks_;   // whose products are in the cache together
+  int64_t all_taps_ = 1;      // of the weights
+  bool taps_contiguous_;      // in the weights, where channels are not
+  int64_t list_;              // tiles of a box
+  int64_t group_blocks_;      // whose products are in the cache together
   int64_t buffer_units_, frequency_units_, product_units_, stage_units_;
   int64_t bias_lanes_, workspace_units_;
   PerAxis<int64_t> stage_;  // strides
@@ -248,9 +248,9 @@ void WinogradPlan::choose_sizes() {
   int64_t depth_taps = 0;
   for (const Phase& phase : axes_[1].phases) depth_taps += phase.sliding.taps;
   // Of packed weights, about.
-  const int64_t lane_bytes =
-      4 * kFrequencies * depth_taps *
-      static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size()) * in_channels_;
+  const int64_t lane_bytes = 4 * kFrequencies * depth_taps *
+                             static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size()) *
+                             in_channels_;
   const int64_t groups_at_once =
       std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
   int64_t limit = kTiles;
@@ -289,8 +289,7 @@ void WinogradPlan::choose_sizes() {
     weights_rows_ += rows_before(chunk, axes_[1].phases.size(), 0, 0);
   }
   group_blocks_ = std::max<int64_t>(1, kProductBytes / (4 * kFrequencies * tiles() * width));
-  product_units_ =
-      kFrequencies * odd_lines(tiles() * (group_blocks_ * width + arithmetic_.lanes));
+  product_units_ = kFrequencies * odd_lines(tiles() * (group_blocks_ * width + arithmetic_.lanes));
 
   // What fits in the stage and in the packed weights, and enough for the threads.
   int64_t lanes = std::min(kStageBytes / (4 * positions()), kPackedBytes / lane_bytes);
@@ -314,8 +313,8 @@ void WinogradPlan::choose_sizes() {
   join_rows(packing_, grid_);
 }
 
-// [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4 s2,
-// take a third of the time since frequencies are not whole pages apart.
+// [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4
+// s2, take a third of the time since frequencies are not whole pages apart.
 void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part,
                                 const LaneBlock& block, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);

@@ -80,7 +80,7 @@ class WinogradWeightsPlan : public Plan {
   Packing x_packing_, y_packing_;
   // Where the tiles of a packed box are: y's of each class, x's of each class or phase.
   PerAxis<Strip> x_strips_, y_strips_;
-  BoxGrid grid_;                        // of tiles of y
+  BoxGrid grid_;  // of tiles of y
   std::vector<Part> parts_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t x_units_ = 0, y_units_ = 0;  // packed boxes
@@ -155,8 +155,7 @@ void WinogradWeightsPlan::choose_sizes() {
   }
 
   // Boxes of tiles.
-  grid_.extent = {g.batch, g.axes[0].y,
-                  ceil_div(g.axes[1].y, g.axes[1].dilation * per_tile_[2]),
+  grid_.extent = {g.batch, g.axes[0].y, ceil_div(g.axes[1].y, g.axes[1].dilation * per_tile_[2]),
                   ceil_div(g.axes[2].y, g.axes[2].dilation * per_tile_[3])};
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto x_strip = [&](int a) {
@@ -234,12 +233,11 @@ void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, con
           for (int64_t i = 0; i < per_tile_[2]; ++i)
             for (int64_t j = 0; j < per_tile_[3]; ++j)
               tile.taps[i][j] =
-                  buffer +
-                  (((n * y_strips_[1].length + u) * y_strips_[2].length + down.offset +
-                    v * down.window + i * down.tap) *
-                       y_row +
-                   (along.offset + h * along.window + j * along.tap) * part.lanes) *
-                      4;
+                  buffer + (((n * y_strips_[1].length + u) * y_strips_[2].length + down.offset +
+                             v * down.window + i * down.tap) *
+                                y_row +
+                            (along.offset + h * along.window + j * along.tap) * part.lanes) *
+                               4;
           tile.to = frequencies + index * part.lanes * 4;
           arithmetic_.winograd->weights[per_tile_[2] - 2][per_tile_[3] - 2](tile);
         }
@@ -324,8 +322,8 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
                           x_strips_[3].footings[along + phase % axis(2).stride], box, box.count,
                           x_buffer, part.x_channels, part.x_channels, x_pitch(part.x_channels),
                           x_frequencies);
-          multiply(part, box, x_frequencies, y_frequencies,
-                   begun ? Start::accumulate : Start::zero, sums + phase * phase_units(part) * 4);
+          multiply(part, box, x_frequencies, y_frequencies, begun ? Start::accumulate : Start::zero,
+                   sums + phase * phase_units(part) * 4);
         }
       }
   }
@@ -347,8 +345,8 @@ bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, con
     for (int64_t tap = 0; tap < axis(0).k; ++tap) {
       finite &= arithmetic_.winograd->results[taps_[2] - 2][taps_[3] - 2](
           {sums + (phase * phase_units(part) + tap * part.x_channels * part.lanes) * 4,
-           sums_pitch(part), part.lanes, nullptr, taps,
-           taps_[3] * part.lanes, part.lanes, of_channel, part.lanes, part.x_channels});
+           sums_pitch(part), part.lanes, nullptr, taps, taps_[3] * part.lanes, part.lanes,
+           of_channel, part.lanes, part.x_channels});
       for (int64_t channel = 0; channel < part.x_channels; ++channel)
         for (int64_t t = 0; t < (flat ? 1 : rows); ++t)
           write_weights(

@@ -23,8 +23,7 @@ void transform_tiles(const Winograd& winograd, const PerAxis<Strip>& strips, con
                            along.offset * pitch;
       const int64_t to = (position * tiles + v * room[3]) * channels;
       winograd.operand({buffer + from * 4, down.tap * row, along.tap * pitch, along.window * pitch,
-                        frequencies + to * 4, frequency, channels, channels,
-                        box.count[3]});
+                        frequencies + to * 4, frequency, channels, channels, box.count[3]});
     }
 }
 
