@@ -71,9 +71,11 @@ bool few_channels(const Problem& p, int64_t lanes) {
   const Axis& last = g.axes.back();
   const bool fprop = p.wanted == Role::y;
   const int64_t channels = fprop ? g.y_channels : g.x_channels;
+  // Pixels that are not neighbours share nothing: 1 to 3 channels, k3 to k11 of stride 2, 8 and 16
+  // lanes, 0.1 to 0.4, channels last 0.25 to 0.9 (Zen 5).
+  if (fprop && last.stride > 1) return false;
   if (2 * channels < lanes) return true;
-  // Pixels that are not neighbours share nothing.
-  if ((fprop && last.stride > 1) || channels > 24) return false;
+  if (channels > 24) return false;
   const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
   const int64_t pixels = fprop ? last.x : last.y;
   return (channels < std::min<int64_t>(lanes, 8) || 4 * channels <= 3 * padded(channels)) &&
@@ -107,8 +109,7 @@ bool pointwise_pixels(const Problem& p, int64_t lanes) {
 //   64 to 16 0.9, 1.1; wgrad 64 to 1 4.3, 3.8, 64 to 8 1.8, 1.9, 64 to 16 1.05, 1.6, 32 to 24
 //   0.9, 1.1, 512 to 16 0.6, 0.6; groups of 1 to 8 channels 2.1 to 6.5, 1.6 to 5.7;
 // - channels last: to 64 channels from 1 4.8, 2.4, from 8 1.3, 1.7, from 21 1.1, 1.8, to 256 from
-// 24
-//   1.02, 1.3; wgrad 64 to 1 4.2, 3.9, 64 to 8 2.3, 1.5, 64 to 21 1.1, 1.5, 256 to 24 0.95, 0.9.
+//   24 1.02, 1.3; wgrad 64 to 1 4.2, 3.9, 64 to 8 2.3, 1.5, 64 to 21 1.1, 1.5, 256 to 24 0.95, 0.9.
 // Where the others multiply pairs of bfloat16, with which these do not: 64 to 8 0.85 to 1.25, 16 to
 // 16 0.8 to 1.1, wgrad, channels last, 16 to 16 and 64 to 21 0.9; 64 to 8 1.7, 32 to 2 1.9 to 6.4.
 std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs) {
