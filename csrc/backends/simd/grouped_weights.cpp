@@ -336,20 +336,20 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
     return;
   }
   char* const all = shared_scratch<char>(chunks_ * parts * part_sums_ * unit());
-  const auto sums_of = [&](int64_t chunk, int64_t part) {
-    return all + (chunk * parts + part) * part_sums_ * unit();
+  const auto sums_of = [&](int64_t part, int64_t chunk) {
+    return all + (part * chunks_ + chunk) * part_sums_ * unit();
   };
   parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
     const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
     run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
               std::min(boxes_per_chunk_, boxes - first), local_scratch<char>(local_bytes_),
-              sums_of(chunk, part));
+              sums_of(part, chunk));
   });
-  // Chunks are added in their order, whoever computed them.
+  add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
+             [&](int64_t) { return part_sums_; });
   parallel_for(problem_.threads, parts, [&](int64_t part) {
-    char* const sums = sums_of(0, part);
-    add_chunks(problem_.dtype, sums, parts * part_sums_, chunks_, part_sums_);
-    finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, sums);
+    finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts,
+           sums_of(part, 0));
   });
 }
 

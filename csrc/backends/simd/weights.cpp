@@ -289,14 +289,14 @@ void WeightsPlan::run(const Operands& operands) const {
               std::min(boxes_per_chunk_, boxes - first), sums_of(slice, part, chunk),
               local_scratch<char>(local_bytes_));
   });
-  // Chunks are added in their order, whoever computed them.
+  add_chunks(problem_.threads, problem_.dtype, all, all_.slices * parts, chunks_, part_units_,
+             [&](int64_t i) { return parts_[i % parts].units; });
   const int64_t blocks = static_cast<int64_t>(part_blocks_.size());
   parallel_for(problem_.threads, all_.slices * blocks, [&](int64_t i) {
     const PartBlock& where = part_blocks_[i % blocks];
     const Part& part = parts_[where.part];
     const LaneBlock& block = blocks_[part.first_block + where.block];
     char* sums = sums_of(i / blocks, where.part, 0) + where.offset * unit();
-    add_chunks(problem_.dtype, sums, part_units_, chunks_, block_units(part, block));
     const Operands here = operands_of_slice(all_, operands, i / blocks);
     for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p) {
       finish(here, part.group, block, panels_[p], sums);

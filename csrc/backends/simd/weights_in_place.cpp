@@ -219,12 +219,10 @@ void InPlaceWeightsPlan::run(const Operands& operands) const {
     run_chunk(operands, i / chunks_, i % chunks_, local_scratch<char>(wide_units_ * unit()),
               sums_of(i));
   });
-  // Chunks are added in their order, whoever computed them.
-  parallel_for(problem_.threads, parts_, [&](int64_t part) {
-    char* const sums = sums_of(part * chunks_);
-    add_chunks(problem_.dtype, sums, sums_units_, chunks_, sums_units_);
-    finish(operands, part, sums);
-  });
+  add_chunks(problem_.threads, problem_.dtype, all, parts_, chunks_, sums_units_,
+             [&](int64_t) { return sums_units_; });
+  parallel_for(problem_.threads, parts_,
+               [&](int64_t part) { finish(operands, part, sums_of(part * chunks_)); });
 }
 
 }  // namespace

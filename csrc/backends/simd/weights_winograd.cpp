@@ -41,7 +41,8 @@ class WinogradWeightsPlan : public Plan {
                    const char* buffer, char* frequencies) const;
   void multiply(const Part& part, const BoxRange& box, const char* x, const char* y, Start start,
                 char* sums) const;
-  bool finish(const Operands& operands, const Part& part, const char* sums, char* taps) const;
+  bool finish(const Operands& operands, const Part& part, const Range& channels, const char* sums,
+              char* taps) const;
 
   const Axis& axis(int a) const { return problem_.geometry.axes[a]; }
   // Taps of a phase along geometry axis a.
@@ -329,9 +330,9 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
   }
 }
 
-// Writes the taps that a part's sums yield. Whether all are finite.
-bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, const char* sums,
-                                 char* taps) const {
+// Writes the taps that a part's sums yield for some channels of x. Whether all are finite.
+bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, const Range& channels,
+                                 const char* sums, char* taps) const {
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_));
   const int64_t rows_stride = axis(1).stride, columns_stride = axis(2).stride;
@@ -343,15 +344,17 @@ bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, con
     const int64_t rows = taps_of(1, p1), columns = taps_of(2, p2);
     const bool flat = phases() == 1 && w.axes[1] == columns * w.axes[2];
     for (int64_t tap = 0; tap < axis(0).k; ++tap) {
+      const int64_t row = tap * part.x_channels + channels.begin;
       finite &= arithmetic_.winograd->results[taps_[2] - 2][taps_[3] - 2](
-          {sums + (phase * phase_units(part) + tap * part.x_channels * part.lanes) * 4,
-           sums_pitch(part), part.lanes, nullptr, taps, taps_[3] * part.lanes, part.lanes,
-           of_channel, part.lanes, part.x_channels});
-      for (int64_t channel = 0; channel < part.x_channels; ++channel)
+          {sums + (phase * phase_units(part) + row * part.lanes) * 4, sums_pitch(part), part.lanes,
+           nullptr, taps, taps_[3] * part.lanes, part.lanes, of_channel, part.lanes,
+           channels.end - channels.begin});
+      for (int64_t channel = channels.begin; channel < channels.end; ++channel)
         for (int64_t t = 0; t < (flat ? 1 : rows); ++t)
           write_weights(
               problem_, arithmetic_,
-              {taps + (channel * of_channel + t * taps_[3] * part.lanes) * 4, part.lanes, 1,
+              {taps + ((channel - channels.begin) * of_channel + t * taps_[3] * part.lanes) * 4,
+               part.lanes, 1,
                static_cast<char*>(operands.data.w) +
                    (part.group * w.group + (part.x_channel + channel) * w.x_channel +
                     part.lane * w.y_channel + tap * w.axes[0] + (p1 + t * rows_stride) * w.axes[1] +
@@ -372,7 +375,7 @@ void WinogradWeightsPlan::run(const Operands& operands) const {
       char* const taps = memory + 4 * taps_offset();
       char* const sums = taps + 4 * taps_units_;
       run_boxes(operands, parts_[i], 0, boxes, memory, sums);
-      if (!finish(operands, parts_[i], sums, taps)) finite = false;
+      if (!finish(operands, parts_[i], {0, parts_[i].x_channels}, sums, taps)) finite = false;
     });
   } else {
     char* const all = shared_scratch<char>(4 * part_units_ * parts * chunks_);
@@ -381,11 +384,16 @@ void WinogradWeightsPlan::run(const Operands& operands) const {
       run_boxes(operands, parts_[i / chunks_], first, std::min(boxes, first + boxes_per_chunk_),
                 local_scratch<char>(4 * local_units()), all + i * part_units_ * 4);
     });
-    // Chunks are added in their order, whoever computed them.
-    parallel_for(problem_.threads, parts, [&](int64_t i) {
-      char* const sums = all + i * chunks_ * part_units_ * 4;
-      add_chunks(problem_.dtype, sums, part_units_, chunks_, phases() * phase_units(parts_[i]));
-      if (!finish(operands, parts_[i], sums, local_scratch<char>(4 * taps_units_))) finite = false;
+    add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_units_,
+               [&](int64_t i) { return phases() * phase_units(parts_[i]); });
+    constexpr int64_t kPieces = 4;
+    parallel_for(problem_.threads, parts * kPieces, [&](int64_t i) {
+      const Part& part = parts_[i / kPieces];
+      const int64_t piece = i % kPieces, channels = part.x_channels;
+      const Range range{channels * piece / kPieces, channels * (piece + 1) / kPieces};
+      if (!finish(operands, part, range, all + i / kPieces * chunks_ * part_units_ * 4,
+                  local_scratch<char>(4 * taps_units_)))
+        finite = false;
     });
   }
   if (!finite) direct_->run(operands);
