@@ -600,33 +600,72 @@ def test_onednn_serves_where_it_is_faster() -> None:
     if "onednn" not in SUPPORTED:
         pytest.skip("built without oneDNN")
 
-    def served(op: str, kernel: int, extent: int, channels: int, groups: int = 1) -> str:
-        src = torch.empty(2, extent, extent, channels)
+    def served(
+        op: str,
+        kernel: int,
+        extent: int,
+        channels: int,
+        groups: int = 1,
+        stride: int = 1,
+        dilation: int = 1,
+        axes: int = 2,
+        data_format: str = "NXC",
+    ) -> str:
+        pad = dilation * (kernel - 1) // 2
+        result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
         attributes = {
-            "strides": [1, 1], "dilations": [1, 1], "groups": groups,
-            "pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2, "data_format": "NXC",
+            "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
+            "pads_begin": [pad] * axes, "pads_end": [pad] * axes, "data_format": data_format,
         }  # fmt: skip
-        weights = torch.empty(kernel, kernel, channels // groups, channels)
-        second = src if op.endswith("weights") else weights
-        if op.endswith("weights"):
+
+        def data(extent: int) -> torch.Tensor:
+            return torch.empty(
+                2,
+                *(
+                    [extent] * axes + [channels]
+                    if data_format == "NXC"
+                    else [channels] + [extent] * axes
+                ),
+            )
+
+        src, dst = data(extent), data(result)
+        weights = torch.empty(*[kernel] * axes, channels // groups, channels)
+        if op == "convolution":
+            tensors = src, weights
+        elif op.endswith("weights"):
+            tensors = src, dst
             attributes["weights_shape"] = list(weights.shape)
-        if op.endswith("data"):
+        else:
+            tensors = dst, weights
             attributes["src_shape"] = list(src.shape)
-        return backends.explain(op, src, second, **attributes).backend
+        return backends.explain(op, *tensors, **attributes).backend
 
     assert served("convolution", 3, 56, 64, groups=64) == "onednn"
+    assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
     assert served("convolution", 7, 56, 64, groups=64) == "simd"
     assert served("convolution", 7, 56, 21, groups=21) == "onednn"
+    assert served("convolution", 7, 28, 64, groups=64, data_format="NCX") == "onednn"
+    assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
+    assert served("convolution_backward_data", 5, 56, 64, groups=64) == "simd"
+    assert served("convolution_backward_data", 5, 56, 64, groups=64, stride=2) == "onednn"
+    assert served("convolution_backward_data", 7, 28, 64, groups=64, data_format="NCX") == "simd"
     assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "onednn"
     assert served("convolution_backward_weights", 3, 56, 64, groups=64) == "simd"
+    assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 5, 28, 64) == "onednn"
+    assert served("convolution_backward_data", 5, 28, 64, stride=2) == "simd"
+    assert served("convolution_backward_data", 11, 28, 64) == "simd"
     assert served("convolution_backward_data", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 3, 112, 3) == "simd"
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
+    assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
+    assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == "onednn"
+    assert served("convolution", 3, 1000, 64, axes=1) == "simd"
+    assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     torch.use_deterministic_algorithms(True)
     try:

@@ -317,16 +317,16 @@ def test_one_window_over_all_axes_is_one_tap() -> None:
 # remainders of vectors, chunks of channels.
 TILED = (
     (((2, 16, 12, 14), (16, 16, 3, 3)), 1, 1, 1),
-    (((3, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1),
+    (((6, 20, 13, 9), (37, 20, 3, 3)), 1, 1, 1),
     (((2, 67, 30, 31), (64, 67, 2, 3)), 1, 1, 1),
     (((1, 96, 17, 33), (80, 96, 3, 2)), 1, 0, 1),
-    (((2, 64, 15, 16), (36, 32, 3, 3)), 1, 0, 2),
-    (((1, 18, 48, 46), (64, 18, 4, 4)), 2, 1, 1),
-    (((2, 20, 53, 54), (64, 20, 6, 6)), 3, 1, 1),
+    (((4, 64, 15, 16), (36, 32, 3, 3)), 1, 0, 2),
+    (((2, 18, 48, 46), (64, 18, 4, 4)), 2, 1, 1),
+    (((3, 20, 53, 54), (64, 20, 6, 6)), 3, 1, 1),
     (((1, 21, 54, 55), (18, 21, 9, 9)), 3, 3, 1),
-    (((1, 16, 5, 9, 8), (24, 16, 3, 3, 3)), 1, 1, 1),
-    (((2, 16, 8, 16, 16), (65, 16, 4, 4, 4)), 2, 1, 1),
-    (((1, 700, 15, 16), (40, 700, 3, 3)), 1, 1, 1),
+    (((2, 16, 5, 9, 8), (24, 16, 3, 3, 3)), 1, 1, 1),
+    (((6, 16, 8, 16, 16), (65, 16, 4, 4, 4)), 2, 1, 1),
+    (((2, 700, 15, 16), (40, 700, 3, 3)), 1, 1, 1),
 )
 
 
@@ -390,11 +390,17 @@ def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> Non
             weights = w.transpose(0, 1) if transposed else w
             rest = ([1, 1], [1, 2], dilation, transposed, [0, 0], 1)
             expected = aten.convolution(x.double(), weights.double(), None, *rest)
+            y, wanted = integers(*expected.shape, dtype=dtype), [False, True, False]
+            wgrad = (aten.convolution_backward, y, x, weights, None, *rest, wanted)
             with torch_ops.backends.use("simd", target), torch_ops.enabled():
-                report = torch_ops.backends.explain(aten.convolution, x, weights, None, *rest)
+                for call in ((aten.convolution, x, weights, None, *rest), wgrad):
+                    assert "Winograd" in torch_ops.backends.explain(*call).kernel
                 found = aten.convolution(x, weights, None, *rest)
-            assert "Winograd" in report.kernel
+                found_wgrad = wgrad[0](*wgrad[1:])[1]
             assert torch.equal(found.double(), expected)
+            doubles = [t.double() for t in (y, x, weights)]
+            expected_wgrad = aten.convolution_backward(*doubles, None, *rest, wanted)[1]
+            assert torch.equal(found_wgrad.double(), expected_wgrad.to(dtype).double())
 
 
 @pytest.mark.parametrize("wanted", ["fprop", "dgrad", "wgrad"])
