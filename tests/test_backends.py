@@ -610,6 +610,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         dilation: int = 1,
         axes: int = 2,
         data_format: str = "NXC",
+        dtype: torch.dtype = torch.float32,
     ) -> str:
         pad = dilation * (kernel - 1) // 2
         result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
@@ -619,17 +620,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
         }  # fmt: skip
 
         def data(extent: int) -> torch.Tensor:
-            return torch.empty(
-                2,
-                *(
-                    [extent] * axes + [channels]
-                    if data_format == "NXC"
-                    else [channels] + [extent] * axes
-                ),
-            )
+            spatial = [extent] * axes
+            shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
+            return torch.empty(2, *shape, dtype=dtype)
 
         src, dst = data(extent), data(result)
-        weights = torch.empty(*[kernel] * axes, channels // groups, channels)
+        weights = torch.empty(*[kernel] * axes, channels // groups, channels, dtype=dtype)
         if op == "convolution":
             tensors = src, weights
         elif op.endswith("weights"):
@@ -667,6 +663,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 1000, 64, axes=1) == "simd"
     assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
+    if torch.cpu._is_avx512_bf16_supported():
+        depthwise = {"groups": 96, "dtype": torch.bfloat16}
+        assert served("convolution", 5, 56, 96, **depthwise) == "onednn"
+        assert served("convolution", 5, 56, 96, **depthwise, data_format="NCX") == "simd"
+        assert served("convolution_backward_data", 5, 56, 96, **depthwise, stride=2) == "simd"
+        assert served("convolution_backward_weights", 5, 56, 96, **depthwise) == "simd"
     torch.use_deterministic_algorithms(True)
     try:
         assert served("convolution", 5, 28, 64) == "simd"
