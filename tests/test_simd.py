@@ -403,6 +403,32 @@ def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> Non
             assert torch.equal(found_wgrad.double(), expected_wgrad.to(dtype).double())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@every_target
+def test_tiles_of_winograd_of_slices(target: str, dtype: torch.dtype) -> None:
+    """Per-sample gradients, of one image and of two; an infinity stays in its own slice."""
+    for images, channels in ((1, 36), (2, 130)):
+        x, y = integers(3, images, 17, 31, 30, dtype=dtype), integers(3, images, channels, 31, 30)
+        y = y.to(dtype)
+        plan = torch_ops.backends.explain(
+            "_convolution_backward_weights_of_slices", x.flatten(0, 1), y.flatten(0, 1),
+            strides=[1, 1], dilations=[1, 1], pads_begin=[1, 1], pads_end=[1, 1],
+            weights_shape=[3, channels, 17, 3, 3],
+            data_format="NCX", weights_format="OIX",
+        )  # fmt: skip
+        x[1, 0, 3, 7, 8] = torch.inf
+
+        def gradient(x: Tensor, y: Tensor, channels: int = channels) -> Tensor:
+            return torch_ops.functional.conv2d_weight(x, (channels, 17, 3, 3), y, padding=1)
+
+        with torch_ops.backends.use("simd", target):
+            found = torch.vmap(gradient)(x, y)
+        with torch_ops.backends.use("reference"):
+            expected = torch.stack([gradient(*both) for both in zip(x, y, strict=True)])
+        assert "Winograd, slices" in plan.kernel, plan
+        assert torch.equal(found.nan_to_num(nan=7), expected.nan_to_num(nan=7))
+
+
 @pytest.mark.parametrize("wanted", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
 @every_target

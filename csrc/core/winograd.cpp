@@ -4,7 +4,8 @@
 
 namespace convtbw {
 
-bool suits_winograd(const Problem& p) {
+bool suits_winograd(const Problem& all) {
+  const Problem p = one_slice(all);
   // Time of the direct method over that of tiles, 3x3, 8 lanes, Zen 5: of 49 tiles 1.0 with 16
   // channels, 1.08 to 1.25 with 32 to 512; of 196 1.07 with 16, 1.4 to 1.5; of 392 1.3 with 16, 1.6
   // to 1.7. 7x7 of 512 channels, where 1.4 times fewer products are left, 0.8 to 1.1.
@@ -19,7 +20,7 @@ bool suits_winograd(const Problem& p) {
   constexpr int64_t kLeastChannelsOfTwoTaps = 64;
   constexpr int64_t kMostPhases = 4;  // each has weights of its own
   const Geometry& g = p.geometry;
-  if (p.dtype == Dtype::f64 || p.slices > 1 || p.epilogue != Epilogue::overwrite) return false;
+  if (p.dtype == Dtype::f64 || p.epilogue != Epilogue::overwrite) return false;
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
   // Products of the direct method over those of tiles whose operand has four positions.
   double gain = 1;

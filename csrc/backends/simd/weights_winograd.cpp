@@ -63,6 +63,7 @@ class WinogradWeightsPlan : public Plan {
   int64_t y_pitch(int64_t lanes) const {
     return odd_lines(grid_.size[0] * grid_.size[1] * grid_.size[2] * grid_.size[3] * lanes);
   }
+  int64_t all_parts() const { return all_.slices * static_cast<int64_t>(parts_.size()); }
   // A thread's: packed boxes of x and y, their frequencies, a part's taps, its sums where no chunks
   // keep them.
   int64_t taps_offset() const {
@@ -72,7 +73,7 @@ class WinogradWeightsPlan : public Plan {
     return taps_offset() + taps_units_ + (chunks_ == 1 ? part_units_ : 0);
   }
 
-  const Problem problem_;
+  const Problem all_, problem_;  // of all slices, of one
   const Arithmetic& arithmetic_;
   const Tensor x_, y_;
   const std::vector<LaneBlock> blocks_;    // of y's channels
@@ -90,10 +91,11 @@ class WinogradWeightsPlan : public Plan {
 };
 
 WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
+    : all_(problem),
+      problem_(one_slice(problem)),
       arithmetic_(arithmetic),
-      x_(x_tensor(problem)),
-      y_(y_tensor(problem)),
+      x_(x_tensor(problem_)),
+      y_(y_tensor(problem_)),
       blocks_(lane_blocks(problem.geometry.y_channels, arithmetic.lanes, false)),
       x_packing_{&arithmetic, x_, {}},
       y_packing_{&arithmetic, y_, {}},
@@ -103,11 +105,10 @@ WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmeti
     per_tile_[a + 1] = results_of_taps(taps_[a + 1]);
   }
   choose_sizes();
-  kernel = std::string("wgrad, Winograd, ") + arithmetic.name;
-  workspace = std::max(
-      direct_->workspace,
-      4 * (problem.threads * local_units() +
-           (chunks_ > 1 ? part_units_ * static_cast<int64_t>(parts_.size()) * chunks_ : 0)));
+  kernel = std::string("wgrad, Winograd, ") + (all_.slices > 1 ? "slices, " : "") + arithmetic.name;
+  workspace =
+      std::max(direct_->workspace, 4 * (problem.threads * local_units() +
+                                        (chunks_ > 1 ? part_units_ * all_parts() * chunks_ : 0)));
   bytes = direct_->bytes +
           static_cast<int64_t>(sizeof(WinogradWeightsPlan) + parts_.size() * sizeof(Part) +
                                blocks_.size() * sizeof(LaneBlock));
@@ -212,7 +213,7 @@ void WinogradWeightsPlan::choose_sizes() {
   x_frequency_units_ = kFrequencies * x_pitch(most_channels);
   y_frequency_units_ = kFrequencies * y_pitch(most_lanes);
 
-  const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
+  const int64_t boxes = grid_.boxes(), parts = all_parts();
   chunks_ = std::clamp<int64_t>(kPartialBytes / (4 * part_units_ * parts), 1,
                                 std::min(boxes, ceil_div(kItems, parts)));
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
@@ -367,31 +368,34 @@ bool WinogradWeightsPlan::finish(const Operands& operands, const Part& part, con
 }
 
 void WinogradWeightsPlan::run(const Operands& operands) const {
-  const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
+  const int64_t slice_parts = static_cast<int64_t>(parts_.size()), parts = all_parts();
+  const int64_t boxes = grid_.boxes();
+  const auto slice = [&](int64_t i) { return operands_of_slice(all_, operands, i / slice_parts); };
+  const auto part = [&](int64_t i) -> const Part& { return parts_[i % slice_parts]; };
   std::atomic<bool> finite = true;
   if (chunks_ == 1) {
     parallel_for(problem_.threads, parts, [&](int64_t i) {
       char* const memory = local_scratch<char>(4 * local_units());
       char* const taps = memory + 4 * taps_offset();
       char* const sums = taps + 4 * taps_units_;
-      run_boxes(operands, parts_[i], 0, boxes, memory, sums);
-      if (!finish(operands, parts_[i], {0, parts_[i].x_channels}, sums, taps)) finite = false;
+      run_boxes(slice(i), part(i), 0, boxes, memory, sums);
+      if (!finish(slice(i), part(i), {0, part(i).x_channels}, sums, taps)) finite = false;
     });
   } else {
     char* const all = shared_scratch<char>(4 * part_units_ * parts * chunks_);
     parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
       const int64_t first = i % chunks_ * boxes_per_chunk_;
-      run_boxes(operands, parts_[i / chunks_], first, std::min(boxes, first + boxes_per_chunk_),
-                local_scratch<char>(4 * local_units()), all + i * part_units_ * 4);
+      run_boxes(slice(i / chunks_), part(i / chunks_), first,
+                std::min(boxes, first + boxes_per_chunk_), local_scratch<char>(4 * local_units()),
+                all + i * part_units_ * 4);
     });
     add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_units_,
-               [&](int64_t i) { return phases() * phase_units(parts_[i]); });
+               [&](int64_t i) { return phases() * phase_units(part(i)); });
     constexpr int64_t kPieces = 4;
     parallel_for(problem_.threads, parts * kPieces, [&](int64_t i) {
-      const Part& part = parts_[i / kPieces];
-      const int64_t piece = i % kPieces, channels = part.x_channels;
+      const int64_t whole = i / kPieces, piece = i % kPieces, channels = part(whole).x_channels;
       const Range range{channels * piece / kPieces, channels * (piece + 1) / kPieces};
-      if (!finish(operands, part, range, all + i / kPieces * chunks_ * part_units_ * 4,
+      if (!finish(slice(whole), part(whole), range, all + whole * chunks_ * part_units_ * 4,
                   local_scratch<char>(4 * taps_units_)))
         finite = false;
     });
