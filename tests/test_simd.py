@@ -429,26 +429,36 @@ def test_tiles_of_winograd_of_slices(target: str, dtype: torch.dtype) -> None:
         assert torch.equal(found.nan_to_num(nan=7), expected.nan_to_num(nan=7))
 
 
-@pytest.mark.parametrize("wanted", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize(
+    ("wanted", "spoilt"), [("fprop", "x"), ("fprop", "w"), ("dgrad", "y"), ("wgrad", "x")]
+)
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
 @every_target
 def test_tiles_of_winograd_keep_what_is_not_finite_apart(
-    target: str, value: float, wanted: str
+    target: str, value: float, wanted: str, spoilt: str
 ) -> None:
     """Or overflows in a transform alone: results are those of windows, as torch's are."""
-    x, w, y = integers(1, 16, 16, 17), torch.ones(16, 16, 3, 3), torch.ones(1, 16, 16, 17)
-    (y if wanted == "dgrad" else x)[0, 3, 7, 8] = value
-    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    aten = torch.ops.aten
+    # Whether torch multiplies the padding's zeros by the weights depends on the batch.
+    pad = 0 if spoilt == "w" else 1
+    x, w, y = integers(2, 16, 16, 17), torch.ones(16, 16, 3, 3), torch.ones(2, 16, 16, 17)
+    if spoilt == "w":
+        w[5, 2, 1, 2] = value
+    else:
+        (x if spoilt == "x" else y)[0, 3, 7, 8] = value
+    rest = ([1, 1], [pad, pad], [1, 1], False, [0, 0], 1)
+    mask = [wanted == "dgrad", wanted == "wgrad", False]
+    call = (aten.convolution, x, w, None, *rest)
+    if wanted != "fprop":
+        call = (aten.convolution_backward, y, x, w, None, *rest, mask)
 
     def run() -> Tensor:
-        if wanted == "fprop":
-            return torch.ops.aten.convolution(x, w, None, *rest)
-        mask = [wanted == "dgrad", wanted == "wgrad", False]
-        dgrad, wgrad, _ = torch.ops.aten.convolution_backward(y, x, w, None, *rest, mask)
-        return dgrad if wanted == "dgrad" else wgrad
+        results = call[0](*call[1:])
+        return results if wanted == "fprop" else results[mask.index(True)]
 
     expected = run()
     with torch_ops.backends.use("simd", target), torch_ops.enabled():
+        assert "Winograd" in torch_ops.backends.explain(*call).kernel
         found = run()
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-6, atol=0)
 

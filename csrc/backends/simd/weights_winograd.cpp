@@ -28,10 +28,8 @@ class WinogradWeightsPlan : public Plan {
 
  private:
   // A part of one group's weights: some channels of both sides.
-  struct Part {
-    int64_t group;
+  struct Part : BlockRange {
     int64_t x_channel, x_channels;
-    int64_t first_block, blocks, lane, lanes;  // lanes: padded to whole blocks
   };
 
   void choose_sizes();
@@ -138,16 +136,11 @@ void WinogradWeightsPlan::choose_sizes() {
     else
       break;
   }
-  for (int64_t group = 0; group < g.groups; ++group)
-    for (int64_t block = 0; block < blocks; block += part_blocks)
-      for (int64_t cut = 0; cut < cuts; ++cut) {
-        const int64_t count = std::min(part_blocks, blocks - block);
-        const LaneBlock& last = blocks_[block + count - 1];
-        const int64_t end = last.lane + int64_t{last.vectors} * arithmetic_.lanes;
-        const int64_t first = g.x_channels * cut / cuts;
-        parts_.push_back({group, first, g.x_channels * (cut + 1) / cuts - first, block, count,
-                          blocks_[block].lane, end - blocks_[block].lane});
-      }
+  for (const BlockRange& range : block_ranges(blocks_, arithmetic_.lanes, g.groups, part_blocks))
+    for (int64_t cut = 0; cut < cuts; ++cut) {
+      const int64_t first = g.x_channels * cut / cuts;
+      parts_.push_back({range, first, g.x_channels * (cut + 1) / cuts - first});
+    }
   int64_t most_channels = 0, most_lanes = 0;
   for (const Part& part : parts_) {
     most_channels = std::max(most_channels, part.x_channels);
