@@ -7,6 +7,7 @@
 
 #include "backends/simd/copy.h"
 #include "backends/simd/lanes.h"
+#include "backends/simd/planes.h"
 #include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
 #include "backends/simd/winograd.h"
@@ -52,6 +53,11 @@ extern constinit const Arithmetic kPairs{
     {},
     nullptr,
     nullptr,
+    nullptr,
+    {},
+    {},
+    {},
+    nullptr,
 };
 
 #endif
@@ -85,6 +91,11 @@ constinit const Arithmetic kF32{
      {nullptr, nullptr, converting_row()}},
     {kLaneTaps<float>, kLaneTaps<bfloat16>, kLaneTaps<float16>},
     spread<float>,
+    plane_rows<float>,
+    window_rows<float>,
+    kPlaneTaps<float, Lane::pixel>,
+    kPlaneTaps<float, Lane::tap>,
+    {plane_copy<float, float>, plane_copy<bfloat16, float>, plane_copy<float16, float>, nullptr},
     &kWinograd,
 };
 
@@ -100,6 +111,11 @@ constinit const Arithmetic kF64{
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {{}, {}, {}, kLaneTaps<double>},
     spread<double>,
+    plane_rows<double>,
+    window_rows<double>,
+    kPlaneTaps<double, Lane::pixel>,
+    kPlaneTaps<double, Lane::tap>,
+    {nullptr, nullptr, nullptr, plane_copy<double, double>},
     nullptr,
 };
 

@@ -120,6 +120,73 @@ struct Spread {
   int64_t to_step, to_plane, planes, positions;
 };
 
+// Rows of taps that meet neighbouring rows of pixels: where the first of them begins, in a and in
+// w.
+struct PlaneSection {
+  int64_t a, w, rows;
+};
+
+// Rows of results of one channel, whose pixels are neighbours:
+//   c[r*c_row + i] = *start + sum over sections s, k < s.rows and t < tap_count of
+//     a[s.a + (r + k)*a_row + taps[t] + i] * w[s.w + k*w_row + t],  i < count
+// Units. At least a vector of pixels.
+struct PlaneRows {
+  const void *a, *w;
+  const PlaneSection* sections;
+  int64_t section_count;
+  const int64_t* taps;
+  int64_t tap_count;
+  const void* start;
+  void* c;
+  int64_t rows, count, a_row, w_row, c_row;
+};
+
+// The same where lanes are neighbouring taps, of windows that are `step` apart:
+//   c[r*c_row + i] = *start + sum over rows of taps k < tap_rows and t < taps of
+//     a[tap_row[k] + r*a_row + i*step + t] * w[k*taps + t],  i < count
+// Taps: whole vectors. At least a vector of results.
+struct WindowRows {
+  const void *a, *w;
+  const int64_t* tap_row;
+  int64_t tap_rows, taps;
+  const void* start;
+  void* c;
+  int64_t rows, count, step, a_row, c_row;
+};
+
+// Sums of the pixels that so many neighbouring rows of taps multiply, and so many taps of each.
+// Lanes are pixels:
+//   sums[k*sums_row + t*vector + i % vector] +=
+//     sum over rows r and i < count of  a[r*a_row + taps[t] + i] * b_rows[r - k][i]
+// or taps:
+//   sums[k*sums_row + t*vector + lane] +=
+//     sum over rows r and i < count of  a[r*a_row + taps[t] + i*step + lane] * b_rows[r - k][i]
+// Units. Behind the last pixel, up to a vector's end, a is read and b is 0.
+struct PlaneTaps {
+  const void* a;
+  const void* const* b_rows;
+  const int64_t* taps;
+  void* sums;
+  int64_t rows, count, step, a_row, sums_row;
+};
+
+// The most taps, by rows: accumulators, a vector of each row or tap and one more fill 16 registers.
+inline constexpr int kMaxTapRows = 4, kMaxPlaneTaps[] = {0, 9, 6, 4, 3};
+
+// By [rows][taps].
+struct PlaneTapsFunctions {
+  void (*at[kMaxTapRows + 1][kMaxPlaneTaps[1] + 1])(const PlaneTaps&);
+};
+
+// Rows of neighbouring pixels, converted to units:
+//   to[row*to_row + i] = from[row*from_row + i],  i < count
+struct PlaneCopy {
+  const void* from;
+  int64_t from_row;
+  void* to;
+  int64_t to_row, rows, count;
+};
+
 // A sum of rows, each shifted against the one before:
 //   to[i*to_step] = [the same, or] start + sum over rows r of  from[r*step + i],  i < count
 // Reads whole vectors, and writes them where results are neighbours.
@@ -205,7 +272,11 @@ struct Arithmetic {
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   LaneTapsFunctions lane_taps[4];          // by Dtype of b
   void (*spread)(const Spread&);
-  const Winograd* winograd;  // float32 only
+  void (*plane_rows)(const PlaneRows&);
+  void (*window_rows)(const WindowRows&);
+  PlaneTapsFunctions plane_taps, window_taps;
+  void (*plane_copy[4])(const PlaneCopy&);  // by Dtype
+  const Winograd* winograd;                 // float32 only
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

@@ -35,4 +35,11 @@ std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arit
 std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
                                                  const Arithmetic& arithmetic);
 
+// For depthwise problems whose pixels are neighbours along the last axis, in both tensors. The axis
+// before has no dilation, and dgrad no stride; where the last axis has a stride, it has no
+// dilation, and its taps are whole vectors.
+std::unique_ptr<const Plan> plane_data_plan(const Problem& problem, const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> plane_weights_plan(const Problem& problem,
+                                               const Arithmetic& arithmetic);
+
 }  // namespace convtbw::simd

@@ -82,6 +82,50 @@ bool few_channels(const Problem& p, int64_t lanes) {
          pixels * padded(channels) >= channels * padded(pixels);
 }
 
+// Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
+// channels in lanes over that of these (Zen 5, 64 to 192 channels):
+// - 8 lanes, float32, bfloat16: wgrad of 3x3 on 14x14 1.0, 1.1, 28x28 1.35, 2.0, 56x56 1.1 to 1.6,
+//   1.3; of 7x7 on 14x14 1.5, 1.85, 56x56 1.15, 1.2; fprop and dgrad of 3x3 on 14x14 0.9 to 1.0,
+//   0.7 to 0.8, 20x20 1.2, 0.9, 28x28 1.3 to 2.1, 1.05 to 1.6, 56x56 1.35, 1.15; of 5x5 and 7x7 on
+//   14x14 0.6 to 0.95, 0.65, 28x28 0.95 to 1.3, 1.1, 56x56 1.3, 1.15; 1-D, k9 1.4 to 1.6, k31 0.85
+//   to 0.9, bfloat16 1.0; k8 of stride 4 1.05 to 1.2;
+// - 16 lanes, half of whose loads cross lines: wgrad 0.7 to 1.1; fprop and dgrad of 3x3 0.8 to 1.2,
+//   of 5x5 and 7x7 from 32x32 on 1.1 to 1.4, in bfloat16 0.5 to 1.1;
+// - any lanes: k16 of stride 8 on 512x512 2.5 to 2.9; 2 channels 5 to 16;
+// - strides of 2, for which pixels would have to be dealt in turn: 0.5 to 1.0.
+bool planes(const Problem& p, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  if (g.x_channels != 1 || g.y_channels != 1 || p.slices > 1) return false;
+  if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
+    return false;
+  const auto& [depth, rows, row] = g.axes;
+  const bool wgrad = p.wanted == Role::w, dgrad = p.wanted == Role::x;
+  for (const Axis& axis : g.axes)
+    if (axis.k < axis.stride || (dgrad && axis.stride > 1)) return false;
+  if (rows.k > 1 && rows.dilation > 1) return false;
+  // What one window meets is copied with all that lies between.
+  constexpr int64_t kMostPositions = 16 << 10;
+  int64_t positions = 1;
+  for (const Axis& axis : g.axes) {
+    const int64_t extent = effective_kernel(axis.k, axis.dilation);
+    if (extent > kMostPositions / positions) return false;
+    positions *= extent;
+  }
+  const int64_t windows = dgrad ? row.x : row.y, taps = rows.k * row.k;
+  if (row.stride > 1)
+    return windows >= lanes && row.dilation == 1 && row.k % lanes == 0 && 2 * row.stride >= lanes &&
+           (rows.k > 1 || row.k > lanes);
+  if (3 * g.groups <= 2 * lanes) return windows >= lanes;
+  const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
+  if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
+  if (lanes > 8 && (wgrad || halves)) return false;
+  if (wgrad) return windows >= (taps < 40 ? 24 : 14);
+  if (taps >= 15) return windows >= 32;
+  if (lanes > 8) return false;
+  if (rows.k == 3 && row.k == 3) return windows >= (halves ? 28 : 20);
+  return !halves && windows >= 40;
+}
+
 // Whether lanes should be pixels of a 1x1 convolution that both tensors hold side by side: nothing
 // is transposed. Time of channels in lanes over that of pixels, one thread (Zen 4; float32 with 16
 // lanes, with 8, bfloat16 with 16, with 8): 64 to 256 channels of 56x56 1.24, 1.30, 1.1 to 1.3,
@@ -140,6 +184,9 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (const std::optional<simd::Lanes> lanes = in_place(p, plain.lanes, chosen.pairs))
     return p.wanted == Role::w ? simd::in_place_weights_plan(p, plain, in_place_kernels, *lanes)
                                : simd::in_place_data_plan(p, plain, in_place_kernels, *lanes);
+  if (planes(p, plain.lanes))
+    return p.wanted == Role::w ? simd::plane_weights_plan(p, plain)
+                               : simd::plane_data_plan(p, plain);
   if (few_channels_a_group(g, plain.lanes))
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);

@@ -1,0 +1,167 @@
+// fprop, and dgrad of stride 1, of depthwise problems, channels first (slid_rows.h).
+#include <algorithm>
+#include <cstring>
+
+#include "backends/simd/phases.h"
+#include "backends/simd/plans.h"
+#include "backends/simd/slid_rows.h"
+#include "core/parallel.h"
+#include "core/scratch.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+class PlaneDataPlan : public Plan {
+ public:
+  PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  void pack_weights(const Operands& operands, int64_t first, int64_t channels, char* weights,
+                    char* start) const;
+  // A plane of a box.
+  void compute(const BoxRange& box, const char* a, const char* w, const char* start,
+               const Ahead& ahead, char* c, int64_t c_row) const;
+  void run_box(const Operands& operands, const BoxRange& box, int64_t first,
+               int64_t channels) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+  // Results are written where they belong, without a conversion.
+  bool direct(int64_t pixels) const {
+    return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
+           pixels >= arithmetic_.lanes;
+  }
+
+  static constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  const Tensor out_;
+  SlidRows slid_;
+  BoxGrid grid_;
+  std::vector<int64_t> tap_offsets_;  // of a row of taps, units
+  const bool ask_ahead_;
+  int64_t taps_, buffer_units_, weights_units_, stage_row_, stage_units_, local_bytes_;
+};
+
+PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : problem_(problem),
+      arithmetic_(arithmetic),
+      out_(problem.wanted == Role::y ? y_tensor(problem) : x_tensor(problem)),
+      slid_(problem, arithmetic),
+      ask_ahead_(gains_ahead(problem)) {
+  constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
+  const int64_t blocks = ceil_div(problem.geometry.groups, kChannels);
+  grid_ = {slid_.windows(), slid_.box_size(ceil_div(kItems, blocks))};
+  slid_.set_size(grid_.size);
+  const Sliding& row = slid_.sliding()[3];
+  for (int64_t t = 0; t < row.taps; ++t) tap_offsets_.push_back(t * row.dilation);
+  const int64_t lanes = arithmetic.lanes;
+  const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
+  taps_ = slid_.sliding()[1].taps * slid_.sliding()[2].taps * slid_.sliding()[3].taps;
+  buffer_units_ = slid_.buffer_units();
+  weights_units_ = whole_vectors(taps_ * kChannels);
+  stage_row_ = whole_vectors(grid_.size[3]);
+  stage_units_ = grid_.size[2] * stage_row_;
+  local_bytes_ = (buffer_units_ + weights_units_ + kChannels + stage_units_) * unit();
+  kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") +
+           (slid_.taps_in_lanes() ? ", taps of a channel in lanes, "
+                                  : ", pixels of a channel in lanes, ") +
+           arithmetic.name;
+  workspace = problem.threads * local_bytes_;
+  bytes = sizeof(PlaneDataPlan) + slid_.sections().size() * sizeof(PlaneSection) +
+          (slid_.tap_rows().size() + tap_offsets_.size()) * sizeof(int64_t);
+}
+
+// [channel][tap], and what sums start from.
+void PlaneDataPlan::pack_weights(const Operands& operands, int64_t first, int64_t channels,
+                                 char* weights, char* start) const {
+  const int dtype = static_cast<int>(problem_.dtype);
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const WeightsStrides& w = problem_.w;
+  const PerAxis<Sliding>& s = slid_.sliding();
+  const auto tap = [&](int a, int64_t t) {
+    return (slid_.reversed() ? s[a].taps - 1 - t : t) * w.axes[a - 1];
+  };
+  for (int64_t t1 = 0, row = 0; t1 < s[1].taps; ++t1)
+    for (int64_t t2 = 0; t2 < s[2].taps; ++t2, ++row)
+      arithmetic_.pack[dtype]({static_cast<const char*>(operands.data.w) +
+                                   (first * w.group + tap(1, t1) + tap(2, t2) + tap(3, 0)) * bytes,
+                               w.group, slid_.reversed() ? -w.axes[2] : w.axes[2],
+                               weights + row * s[3].taps * unit(), taps_, 1, channels, s[3].taps});
+  if (operands.bias)
+    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, channels, 1,
+                              start, channels, 1, 1, channels});
+  else
+    std::memset(start, 0, kChannels * unit());
+}
+
+void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64_t first,
+                            int64_t channels) const {
+  char* const buffer = local_scratch<char>(local_bytes_);
+  char* const weights = buffer + buffer_units_ * unit();
+  char* const start = weights + weights_units_ * unit();
+  char* const stage = start + kChannels * unit();
+  const int64_t bytes = element_bytes(problem_.dtype), pixels = box.count[3];
+  std::memset(buffer, 0, buffer_units_ * unit());
+  pack_weights(operands, first, channels, weights, start);
+
+  const Role from = problem_.wanted == Role::y ? Role::x : Role::y;
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    slid_.copy(operands.data[from], first + channel, box, buffer);
+    PerAxis<int64_t> position = box.begin;
+    for (int64_t plane = 0; plane < box.count[1]; ++plane, ++position[1]) {
+      char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
+                        ((first + channel) * out_.channel + offset(position, out_.stride)) * bytes;
+      const Ahead ahead =
+          ask_ahead_ && channel + 1 < channels
+              ? slid_.ahead(operands.data[from], first + channel + 1, box, plane, box.count[1])
+              : Ahead{};
+      compute(box, buffer + plane * slid_.plane_step() * unit(), weights + channel * taps_ * unit(),
+              start + channel * unit(), ahead, direct(pixels) ? out : stage,
+              direct(pixels) ? out_.stride[2] : stage_row_);
+      if (!direct(pixels))
+        arithmetic_.unpack[static_cast<int>(problem_.dtype)](
+            {stage, stage_row_, 1, out, out_.stride[2], out_.stride[3], box.count[2], pixels});
+    }
+  }
+}
+
+void PlaneDataPlan::compute(const BoxRange& box, const char* a, const char* w, const char* start,
+                            const Ahead& ahead, char* c, int64_t c_row) const {
+  // Between them the next channel is asked for. Few rows of pixels share little with each other.
+  const int64_t at_a_time = slid_.taps_in_lanes() ? 1 : 64;
+  const int64_t all = box.count[2], count = std::max<int64_t>(box.count[3], arithmetic_.lanes);
+  const int64_t row_taps = slid_.sliding()[3].taps, a_row = slid_.row_step();
+  for (int64_t row = 0, rows; row < all; row += rows) {
+    rows = ask_ahead_ ? std::min(at_a_time, all - row) : all;
+    ahead.fetch(row, rows, all);
+    const char* const from = a + row * a_row * unit();
+    char* const to = c + row * c_row * unit();
+    if (slid_.taps_in_lanes())
+      arithmetic_.window_rows({from, w, slid_.tap_rows().data(), std::ssize(slid_.tap_rows()),
+                               row_taps, start, to, rows, count, slid_.sliding()[3].stride, a_row,
+                               c_row});
+    else
+      arithmetic_.plane_rows({from, w, slid_.sections().data(), std::ssize(slid_.sections()),
+                              tap_offsets_.data(), row_taps, start, to, rows, count, a_row,
+                              slid_.sliding()[2].stride * row_taps, c_row});
+  }
+}
+
+void PlaneDataPlan::run(const Operands& operands) const {
+  const int64_t groups = problem_.geometry.groups, blocks = ceil_div(groups, kChannels);
+  parallel_for(problem_.threads, grid_.boxes() * blocks, [&](int64_t i) {
+    const int64_t first = i % blocks * kChannels;
+    run_box(operands, grid_.box(i / blocks), first, std::min(kChannels, groups - first));
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> plane_data_plan(const Problem& problem, const Arithmetic& arithmetic) {
+  return std::make_unique<PlaneDataPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd

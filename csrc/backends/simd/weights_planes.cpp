@@ -1,0 +1,313 @@
+// wgrad of depthwise problems, channels first (slid_rows.h).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backends/simd/epilogue.h"
+#include "backends/simd/phases.h"
+#include "backends/simd/plans.h"
+#include "backends/simd/slid_rows.h"
+#include "backends/simd/sums.h"
+#include "core/parallel.h"
+#include "core/scratch.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+// Vectors whose products one sum takes before it is added to those in memory, so that rounding
+// errors do not grow with the image.
+constexpr int64_t kMaxSteps = 128;
+
+class PlaneWeightsPlan : public Plan {
+ public:
+  PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  // A thread's.
+  struct Memory {
+    char *x, *y, *zeros, *sums;
+    const void** y_rows;  // where each row begins; zeros before the first and behind the last
+  };
+
+  // Taps that the same pixels of y multiply, and so many rows of them behind.
+  struct TapBlock {
+    PlaneSection section;       // of the first row
+    std::vector<int64_t> taps;  // where the pixels of each begin: units behind the section
+  };
+
+  void choose_sizes();
+  Memory memory() const;
+  void run_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
+                 char* weights) const;
+  void list_rows(const Operands& operands, const BoxRange& box, int64_t channel, int64_t plane,
+                 const Memory& memory) const;
+  const char* y_row(const Operands& operands, const BoxRange& box, int64_t channel,
+                    int64_t plane) const;
+  void list_blocks();
+  void add(const BoxRange& box, const char* x, const Memory& memory, int64_t tap_rows,
+           const Ahead& x_ahead, const Ahead& y_ahead, char* sums) const;
+  bool sum_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
+                 int64_t tap_rows, char* weights) const;
+  void finish(const Operands& operands, char* weights) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+  int64_t first_channel(int64_t block) const { return block * channels_; }
+  int64_t channels_of(int64_t block) const {
+    return std::min(channels_, problem_.geometry.groups - first_channel(block));
+  }
+  // Whether y's rows are read where they lie.
+  bool in_place(const BoxRange& box) const {
+    return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
+           (slid_.taps_in_lanes() || box.count[3] % arithmetic_.lanes == 0);
+  }
+
+  // Units.
+  int64_t tap_sums() const { return slid_.taps_in_lanes() ? 1 : arithmetic_.lanes; }
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  const Tensor y_;
+  SlidRows slid_;
+  const bool ask_ahead_;
+  std::vector<TapBlock> tap_blocks_;
+  BoxGrid grid_;
+  int64_t taps_, channels_, blocks_, chunks_, boxes_per_chunk_;
+  int64_t x_units_, y_row_, y_units_, sums_units_, rows_, local_bytes_;
+};
+
+PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : problem_(problem),
+      arithmetic_(arithmetic),
+      y_(y_tensor(problem)),
+      slid_(problem, arithmetic),
+      ask_ahead_(gains_ahead(problem)) {
+  choose_sizes();
+  list_blocks();
+  kernel = std::string("wgrad, ") + (slid_.taps_in_lanes() ? "taps" : "pixels") +
+           " of a channel in lanes, " + arithmetic.name;
+  workspace = problem.threads * local_bytes_ + problem.geometry.groups * chunks_ * taps_ * unit();
+  bytes = sizeof(PlaneWeightsPlan);
+  for (const TapBlock& block : tap_blocks_)
+    bytes += sizeof(block) + block.taps.size() * sizeof(int64_t);
+}
+
+void PlaneWeightsPlan::choose_sizes() {
+  constexpr int64_t kSumsUnits = 8 << 10;
+  constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
+  constexpr int64_t kItems = 32;    // enough to keep many threads busy until the end
+  const int64_t lanes = arithmetic_.lanes, groups = problem_.geometry.groups;
+  const PerAxis<Sliding>& sliding = slid_.sliding();
+  taps_ = sliding[1].taps * sliding[2].taps * sliding[3].taps;
+  const int64_t most = std::clamp<int64_t>(kSumsUnits / (taps_ * tap_sums()), 1, kChannels);
+  channels_ = ceil_div(groups, ceil_div(groups, most));
+  blocks_ = ceil_div(groups, channels_);
+  grid_ = {slid_.windows(), slid_.box_size(ceil_div(kItems, blocks_))};
+  slid_.set_size(grid_.size);
+  const int64_t boxes = grid_.boxes();
+  chunks_ = std::min(boxes, ceil_div(kItems, blocks_));
+  boxes_per_chunk_ = ceil_div(boxes, chunks_);
+  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+  x_units_ = slid_.buffer_units();
+  y_row_ = ceil_div(grid_.size[3], lanes) * lanes;
+  y_units_ = grid_.size[2] * y_row_;
+  sums_units_ = ceil_div(channels_ * taps_ * tap_sums(), lanes) * lanes;
+  rows_ = grid_.size[2] + 2 * (kMaxTapRows - 1);
+  local_bytes_ = (ceil_div(x_units_, lanes) * lanes + y_units_ + y_row_ + sums_units_) * unit() +
+                 rows_ * int64_t{sizeof(void*)};
+}
+
+PlaneWeightsPlan::Memory PlaneWeightsPlan::memory() const {
+  const int64_t lanes = arithmetic_.lanes;
+  Memory memory;
+  memory.x = local_scratch<char>(local_bytes_);
+  memory.y = memory.x + ceil_div(x_units_, lanes) * lanes * unit();
+  memory.zeros = memory.y + y_units_ * unit();
+  memory.sums = memory.zeros + y_row_ * unit();
+  memory.y_rows =
+      reinterpret_cast<const void**>(memory.sums + sums_units_ * unit()) + (kMaxTapRows - 1);
+  return memory;
+}
+
+// The first row of a plane of a box.
+const char* PlaneWeightsPlan::y_row(const Operands& operands, const BoxRange& box, int64_t channel,
+                                    int64_t plane) const {
+  PerAxis<int64_t> position = box.begin;
+  position[1] += plane;
+  return static_cast<const char*>(operands.data.y) +
+         (channel * y_.channel + offset(position, y_.stride)) * element_bytes(problem_.dtype);
+}
+
+void PlaneWeightsPlan::list_rows(const Operands& operands, const BoxRange& box, int64_t channel,
+                                 int64_t plane, const Memory& memory) const {
+  const char* row = y_row(operands, box, channel, plane);
+  int64_t step = y_.stride[2] * unit();
+  if (!in_place(box)) {
+    arithmetic_.plane_copy[static_cast<int>(problem_.dtype)](
+        {row, y_.stride[2], memory.y, y_row_, box.count[2], box.count[3]});
+    row = memory.y;
+    step = y_row_ * unit();
+  }
+  for (int64_t i = 1 - kMaxTapRows; i < 0; ++i) memory.y_rows[i] = memory.zeros;
+  for (int64_t i = 0; i < box.count[2]; ++i, row += step) memory.y_rows[i] = row;
+  for (int64_t i = 0; i < kMaxTapRows - 1; ++i) memory.y_rows[box.count[2] + i] = memory.zeros;
+}
+
+// With taps in lanes, those of all rows that have as many behind them; with pixels, of each row.
+void PlaneWeightsPlan::list_blocks() {
+  const int64_t lanes = arithmetic_.lanes;
+  const Sliding& row = slid_.sliding()[3];
+  const PlaneSection* before = nullptr;
+  for (const PlaneSection& section : slid_.sections()) {
+    if (!slid_.taps_in_lanes()) {
+      tap_blocks_.push_back({section, {}});
+      for (int64_t t = 0; t < row.taps; ++t) tap_blocks_.back().taps.push_back(t * row.dilation);
+      continue;
+    }
+    if (!before || before->rows != section.rows || before->w + row.taps != section.w)
+      tap_blocks_.push_back({section, {}});
+    TapBlock& block = tap_blocks_.back();
+    for (int64_t t = 0; t < row.taps; t += lanes)
+      block.taps.push_back(section.a - block.section.a + t);
+    before = &section;
+  }
+}
+
+// One plane of y against the planes of x that its windows meet, up to `tap_rows` rows of taps
+// together: of those, the rows of y before the first and behind the last one are zeros.
+void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& memory,
+                           int64_t tap_rows, const Ahead& x_ahead, const Ahead& y_ahead,
+                           char* sums) const {
+  const int64_t lanes = arithmetic_.lanes, scale = tap_sums();
+  const PlaneTapsFunctions& functions =
+      slid_.taps_in_lanes() ? arithmetic_.window_taps : arithmetic_.plane_taps;
+  const int64_t steps = slid_.taps_in_lanes() ? box.count[3] : ceil_div(box.count[3], lanes);
+  const int64_t most_rows = std::max<int64_t>(1, kMaxSteps / steps);
+  const int64_t w_row = slid_.sliding()[2].stride * slid_.sliding()[3].taps;
+  PlaneTaps call{};
+  call.count = box.count[3];
+  call.step = slid_.sliding()[3].stride;
+  call.a_row = slid_.row_step();
+  call.sums_row = w_row * scale;
+  int64_t done = 0, all_products = 0;
+  for (const auto& [section, taps] : tap_blocks_)
+    all_products += section.rows * std::ssize(taps) * (box.count[2] + kMaxTapRows - 1);
+  for (const auto& [section, taps] : tap_blocks_) {
+    const int64_t count = std::ssize(taps), row_pieces = ceil_div(section.rows, tap_rows);
+    for (int64_t i = 0, k = 0, together; i < row_pieces; ++i, k += together) {
+      together = (section.rows - k) / (row_pieces - i);  // as even as can be
+      const int64_t pieces = ceil_div(count, kMaxPlaneTaps[together]);
+      const int64_t all_rows = box.count[2] + together - 1;
+      for (int64_t piece = 0, tap = 0, width; piece < pieces; ++piece, tap += width) {
+        width = (count - tap) / (pieces - piece);
+        call.taps = taps.data() + tap;
+        call.sums = sums + ((section.w + k * w_row) * scale + tap * lanes) * unit();
+        for (int64_t row = 0; row < all_rows; row += most_rows) {
+          call.rows = std::min(most_rows, all_rows - row);
+          call.a = x + (section.a + (k + row) * call.a_row) * unit();
+          call.b_rows = memory.y_rows + row;
+          const int64_t products = together * width * call.rows;
+          x_ahead.fetch(done, products, all_products);
+          y_ahead.fetch(done, products, all_products);
+          done += products;
+          functions.at[together][width](call);
+        }
+      }
+    }
+  }
+}
+
+// The sums of a block's channels over some boxes: weights[channel*chunks*taps + tap], units.
+void PlaneWeightsPlan::run_boxes(const Operands& operands, int64_t block, int64_t first_box,
+                                 int64_t boxes, char* weights) const {
+  // An infinity in x, multiplied by zeros, would be NaN where it does not belong.
+  if (!sum_boxes(operands, block, first_box, boxes, kMaxTapRows, weights))
+    sum_boxes(operands, block, first_box, boxes, 1, weights);
+}
+
+// Whether all sums are finite.
+bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_t first_box,
+                                 int64_t boxes, int64_t tap_rows, char* weights) const {
+  const Memory here = memory();
+  const int64_t first = first_channel(block), channels = channels_of(block);
+  const int64_t channel_sums = taps_ * tap_sums();
+  std::memset(here.zeros, 0, (y_row_ + sums_units_) * unit());
+  for (int64_t index = first_box; index < first_box + boxes; ++index) {
+    const BoxRange box = grid_.box(index);
+    std::memset(here.x, 0, x_units_ * unit());
+    if (!in_place(box)) std::memset(here.y, 0, y_units_ * unit());
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      slid_.copy(operands.data.x, first + channel, box, here.x);
+      for (int64_t plane = 0; plane < box.count[1]; ++plane) {
+        list_rows(operands, box, first + channel, plane, here);
+        Ahead x_ahead{}, y_ahead{};
+        if (ask_ahead_ && channel + 1 < channels) {
+          const int64_t next = first + channel + 1;
+          x_ahead = slid_.ahead(operands.data.x, next, box, plane, box.count[1]);
+          y_ahead = {y_row(operands, box, next, plane),
+                     box.count[2] * y_.stride[2] * element_bytes(problem_.dtype)};
+        }
+        add(box, here.x + plane * slid_.plane_step() * unit(), here, tap_rows, x_ahead, y_ahead,
+            here.sums + channel * channel_sums * unit());
+      }
+    }
+  }
+  const auto fold = [&](const auto* sums, auto* to) {
+    bool finite = true;
+    for (int64_t channel = 0; channel < channels; ++channel, to += chunks_ * taps_)
+      for (int64_t tap = 0; tap < taps_; ++tap, sums += tap_sums()) {
+        to[tap] = sums[0];
+        for (int64_t lane = 1; lane < tap_sums(); ++lane) to[tap] += sums[lane];
+        finite &= std::isfinite(to[tap]);
+      }
+    return finite;
+  };
+  if (problem_.dtype == Dtype::f64)
+    return fold(reinterpret_cast<const double*>(here.sums), reinterpret_cast<double*>(weights));
+  return fold(reinterpret_cast<const float*>(here.sums), reinterpret_cast<float*>(weights));
+}
+
+// Writes all channels' sums to the weights.
+void PlaneWeightsPlan::finish(const Operands& operands, char* weights) const {
+  const WeightsStrides& w = problem_.w;
+  const int64_t bytes = element_bytes(result_dtype(problem_));
+  const auto& [images, depth, rows, row] = slid_.sliding();
+  // Taps at a constant distance: all of them, or those of the last axis.
+  const bool flat = (rows.taps == 1 || w.axes[1] == row.taps * w.axes[2]) &&
+                    (depth.taps == 1 || w.axes[0] == rows.taps * w.axes[1]);
+  const int64_t row_taps = flat ? taps_ : row.taps;
+  for (int64_t tap = 0; tap < taps_; tap += row_taps, weights += row_taps * unit()) {
+    const int64_t i = tap / row.taps;
+    char* const to = static_cast<char*>(operands.data.w) +
+                     (i / rows.taps * w.axes[0] + i % rows.taps * w.axes[1]) * bytes;
+    write_weights(
+        problem_, arithmetic_,
+        {weights, chunks_ * taps_, 1, to, w.group, w.axes[2], problem_.geometry.groups, row_taps});
+  }
+}
+
+void PlaneWeightsPlan::run(const Operands& operands) const {
+  const int64_t boxes = grid_.boxes(), groups = problem_.geometry.groups;
+  char* const all = shared_scratch<char>(groups * chunks_ * taps_ * unit());
+  const auto weights_of = [&](int64_t channel, int64_t chunk) {
+    return all + (channel * chunks_ + chunk) * taps_ * unit();
+  };
+  parallel_for(problem_.threads, blocks_ * chunks_, [&](int64_t i) {
+    const int64_t block = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
+    run_boxes(operands, block, first, std::min(boxes_per_chunk_, boxes - first),
+              weights_of(first_channel(block), chunk));
+  });
+  add_chunks(problem_.threads, problem_.dtype, all, groups, chunks_, taps_,
+             [&](int64_t) { return taps_; });
+  finish(operands, all);
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> plane_weights_plan(const Problem& problem,
+                                               const Arithmetic& arithmetic) {
+  return std::make_unique<PlaneWeightsPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd

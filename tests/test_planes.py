@@ -1,0 +1,203 @@
+"""The SIMD backend where lanes are pixels or taps of one channel: depthwise, channels first."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from forcing import supported_targets
+from torch import Tensor
+
+import torch_ops
+
+every_target = pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=pytest.mark.unforced) for target in supported_targets()]
+)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+PARTIALS = ("fprop", "dgrad", "wgrad")
+
+
+@dataclass(frozen=True)
+class Layer:
+    extents: tuple[int, ...]  # of x: images, channels, pixels
+    kernel: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+
+    def attributes(self) -> dict[str, object]:
+        ones = (1,) * len(self.kernel)
+        return {
+            "strides": [*(self.stride or ones)],
+            "pads_begin": [*self.padding],
+            "pads_end": [*self.padding],
+            "dilations": [*(self.dilation or ones)],
+            "groups": self.extents[1],
+            "data_format": "NCX",
+            "weights_format": "OIX",
+        }
+
+    def operands(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """x, w and y, of integers so small that sums are exact in any order and dtype."""
+        x = integers(*self.extents, dtype=dtype)
+        w = integers(self.extents[1], 1, *self.kernel, dtype=dtype)
+        shape = torch_ops.convolution(x, w, **self.attributes()).shape
+        return x, w, integers(*shape, dtype=dtype)
+
+
+def integers(*extents: int, dtype: torch.dtype) -> Tensor:
+    return (torch.randint(-2, 3, extents) * (torch.rand(extents) < 0.3)).to(dtype)
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    operands: tuple[Tensor, ...]
+    attributes: dict[str, object]
+
+    def run(self) -> Tensor:
+        return getattr(torch_ops, self.name)(*self.operands, **self.attributes)
+
+    def exact(self) -> Tensor:
+        """By the reference, in float64; of the operands' dtype."""
+        doubles = Call(self.name, tuple(t.double() for t in self.operands), self.attributes)
+        with torch_ops.backends.use("reference"):
+            return doubles.run().to(self.operands[0].dtype)
+
+    def kernel(self) -> str:
+        return torch_ops.backends.explain(self.name, *self.operands, **self.attributes).kernel
+
+
+def call_of(partial: str, x: Tensor, w: Tensor, y: Tensor, layer: Layer) -> Call:
+    attributes = layer.attributes()
+    if partial == "fprop":
+        return Call("convolution", (x, w), attributes)
+    if partial == "dgrad":
+        return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})
+    attributes["weights_shape"] = [*w.shape]
+    return Call("convolution_backward_weights", (x, y), attributes)
+
+
+# So few channels that lanes of any width would be mostly empty, if they were channels.
+PIXELS = (
+    Layer((2, 2, 9, 16), (3, 3), (1, 1)),
+    Layer((1, 2, 11, 41), (5, 4), (0, 2)),
+    Layer((2, 2, 6, 39), (2, 9), (2, 8)),
+    Layer((1, 2, 5, 64), (1, 7), (0, 3)),
+    Layer((1, 2, 30, 17), (13, 1), (6, 0)),
+    Layer((3, 2, 4, 50), (3, 3), (0, 0), dilation=(1, 4)),
+    Layer((2, 2, 170), (31,), (15,)),
+    Layer((1, 2, 20000), (3,), (0,)),
+    Layer((1, 2, 70, 1300), (3, 3), (1, 1)),
+    Layer((1, 2, 6, 7, 33), (3, 3, 3), (1, 1, 1)),
+    Layer((2, 2, 7, 4, 18), (2, 2, 5), (1, 0, 2), dilation=(3, 1, 1)),
+)
+ROWS_WITH_STRIDES = (
+    Layer((2, 2, 25, 33), (3, 3), (1, 1), stride=(2, 1)),
+    Layer((1, 2, 26, 40), (7, 5), (3, 2), stride=(3, 1)),
+    Layer((1, 2, 9, 13, 29), (4, 5, 3), (1, 2, 1), stride=(2, 3, 1)),
+)
+TAPS = (
+    Layer((2, 2, 140, 145), (16, 16), (4, 4), stride=(8, 8)),
+    Layer((1, 2, 30, 620), (10, 48), (3, 20), stride=(8, 32)),
+    Layer((1, 2, 13, 300), (5, 16), (2, 0), stride=(2, 16)),
+    Layer((1, 2, 11, 6, 200), (3, 2, 16), (1, 0, 7), stride=(3, 2, 8)),
+    Layer((3, 2, 700), (64,), (13,), stride=(16,)),
+)
+CASES = [
+    *itertools.product(PIXELS, PARTIALS),
+    *itertools.product(ROWS_WITH_STRIDES + TAPS, ("fprop", "wgrad")),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_values(target: str, dtype: torch.dtype) -> None:
+    for layer, partial in CASES:
+        call = call_of(partial, *layer.operands(dtype), layer)
+        lanes = "taps" if layer in TAPS else "pixels"
+        with torch_ops.backends.use("simd", target):
+            if (target, dtype) != ("generic", torch.float64):  # 2 lanes are few channels enough
+                assert f"{lanes} of a channel in lanes" in call.kernel(), (layer, call.kernel())
+            assert torch.equal(call.run(), call.exact()), (layer, partial)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_every_width_and_number_of_taps(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for width in range(16, 52):
+            rows, taps = 1 + width % 6, 1 + width * 5 % 11
+            layer = Layer((1, 2, rows + 3, width + taps), (rows, taps), (rows - 1, 0))
+            operands = layer.operands(dtype)
+            for partial in PARTIALS:
+                call = call_of(partial, *operands, layer)
+                assert torch.equal(call.run(), call.exact()), (layer, partial)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_many_channels(target: str, dtype: torch.dtype) -> None:
+    """Blocks of channels, the last of fewer; bias; both parts of a result that is wide."""
+    for layer in (
+        Layer((2, 37, 45, 45), (5, 5), (2, 2)),
+        Layer((1, 21, 130, 131), (16, 16), (4, 4), stride=(8, 8)),
+    ):
+        x, w, y = layer.operands(dtype)
+        bias = integers(x.shape[1], dtype=dtype)
+        call = call_of("fprop", x, w, y, layer)
+        with torch_ops.backends.use("simd", target):
+            wgrad = call_of("wgrad", x, w, y, layer)
+            assert torch.equal(wgrad.run(), wgrad.exact())
+            found = torch_ops.convolution(x, w, bias=bias, **call.attributes)
+        assert torch.equal(found, call.exact() + bias[:, None, None])
+
+
+@pytest.mark.parametrize("gap", [3, 200])
+@every_target
+def test_large_images_with_gaps(target: str, gap: int) -> None:
+    """The next channel is asked for beforehand, but not gaps; rows of y may be one row."""
+    layer = Layer((1, 2, 1200, 1000), (3, 3), (1, 1))
+    memory = integers(2, 1200, 1000 * (1 + gap // 100) + gap, dtype=torch.float32)
+    x = memory[None, ..., gap : 1000 + gap]
+    w = integers(2, 1, 3, 3, dtype=torch.float32)
+    y = integers(1, 2, 1, 1000, dtype=torch.float32).expand(layer.extents)
+    with torch_ops.backends.use("simd", target):
+        for partial in PARTIALS:
+            call = call_of(partial, x, w, y, layer)
+            assert "of a channel in lanes" in call.kernel()
+            assert torch.equal(call.run(), call.exact()), partial
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@every_target
+def test_what_is_not_finite_reaches_its_own_results_alone(target: str, value: float) -> None:
+    """Wherever it lies in a row: vectors end behind the row, buffers hold what was there before."""
+    for layer in (
+        Layer((1, 2, 4, 21), (3, 3), (0, 0)),
+        Layer((1, 2, 4, 19), (2, 5), (1, 2)),
+        Layer((1, 2, 26, 157), (16, 16), (0, 0), stride=(8, 8)),
+    ):
+        for partial, place in itertools.product(PARTIALS, (0, 5, -3, -1)):
+            if partial == "dgrad" and layer.stride:
+                continue
+            x, w, y = layer.operands(torch.float32)
+            # Zeros of the padding times infinity are NaN in some ways to sum, absent in others.
+            (y if partial == "dgrad" else x)[0, 1, 1, place] = value
+            call = call_of(partial, x, w.fill_(1), y, layer)
+            with torch_ops.backends.use("simd", target):
+                assert "of a channel in lanes" in call.kernel()
+                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+            assert torch.equal(found, expected), (layer, partial, place)
+
+
+@every_target
+def test_which_windows_are_too_large(target: str) -> None:
+    """What one window meets is held at once; here another plan serves, with the same values."""
+    layer = Layer((1, 2, 150, 400), (150, 3), (0, 0), dilation=(1, 100))
+    call = call_of("fprop", *layer.operands(torch.float32), layer)
+    with torch_ops.backends.use("simd", target):
+        assert "of a channel in lanes" not in call.kernel()
+        assert torch.equal(call.run(), call.exact())
