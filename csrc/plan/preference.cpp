@@ -33,10 +33,12 @@ bool has_depthwise_kernels(const Problem& p) {
 // oneDNN's kernels for 2-D depthwise problems in float32 work in place, and so win where packing
 // costs more than the arithmetic. Times of simd over oneDNN, AVX2 kernels of both on one thread of
 // Zen 4 and two of Zen 5, 96 to 384 channels of 14x14 to 112x112:
-// - channels last, fprop: k3 1.0 to 2.3, k5 0.8 to 1.6, k7 0.7 to 1.0, one row or column of 5 1.2
-//   to 1.9; 21 channels with k16 s8 1.2 to 1.5;
+// - channels last, fprop: k3 1.0 to 2.3, k5 0.75 to 1.6 (AVX2 kernels on Zen 5 0.75 to 0.85,
+// AVX-512
+//   1.0), k7 0.7 to 1.0, one row or column of 5 1.2 to 1.9; 16 to 21 channels k3 and strides 0.95
+//   to 1.3, k5 and k7 0.8 to 1.0;
 // - channels last, dgrad: with strides 1.1 to 4, else k3 0.85 to 1.7, k5 0.4 to 1.4 (28x28 and
-//   smaller 0.9 to 1.4), k7 0.4 to 1.2;
+//   smaller 0.9 to 1.4), k7 0.4 to 1.2; 21 channels, k5, 0.85, with AVX-512 kernels 1.15;
 // - channels last, wgrad: k3 up to 28x28 1.3 to 2 (larger 0.5 to 1.3, 21 channels 0.5), with
 //   strides 1.2 to 2.8; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
@@ -54,11 +56,13 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
            (avx512 ? taps >= 16 : taps >= 25 && !strides);
   if (p.wanted == Role::w)
     return (small || strides) && !few_groups && rows.k == 3 && columns.k == 3;
-  if (p.wanted == Role::x && !strides) return taps <= (small ? 25 : 9) || few_groups;
+  if (p.wanted == Role::x && !strides)
+    return taps <= (small && !few_groups ? 25 : 9) || (few_groups && avx512);
   const auto of_phase = [&](const Axis& a) {
     return p.wanted == Role::y ? a.k : ceil_div(a.k, a.stride);
   };
-  return of_phase(rows) * of_phase(columns) <= 25 || few_groups;
+  const int64_t most = avx512 || p.wanted == Role::x ? 25 : 16;
+  return of_phase(rows) * of_phase(columns) <= most || (few_groups && (avx512 || strides));
 }
 
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
