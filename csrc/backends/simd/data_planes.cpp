@@ -40,9 +40,9 @@ class PlaneDataPlan : public Plan {
   const Tensor out_;
   SlidRows slid_;
   BoxGrid grid_;
-  std::vector<int64_t> tap_offsets_;  // of a row of taps, units
   const bool ask_ahead_;
-  int64_t taps_, buffer_units_, weights_units_, stage_row_, stage_units_, local_bytes_;
+  const int64_t taps_;
+  int64_t weights_units_, stage_row_, stage_units_, local_bytes_;
 };
 
 PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -50,28 +50,24 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
       arithmetic_(arithmetic),
       out_(problem.wanted == Role::y ? y_tensor(problem) : x_tensor(problem)),
       slid_(problem, arithmetic),
-      ask_ahead_(gains_ahead(problem)) {
+      ask_ahead_(gains_ahead(problem)),
+      taps_(slid_.all_taps()) {
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
   const int64_t blocks = ceil_div(problem.geometry.groups, kChannels);
-  grid_ = {slid_.windows(), slid_.box_size(ceil_div(kItems, blocks))};
-  slid_.set_size(grid_.size);
-  const Sliding& row = slid_.sliding()[3];
-  for (int64_t t = 0; t < row.taps; ++t) tap_offsets_.push_back(t * row.dilation);
+  grid_ = slid_.cut(ceil_div(kItems, blocks));
   const int64_t lanes = arithmetic.lanes;
   const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
-  taps_ = slid_.sliding()[1].taps * slid_.sliding()[2].taps * slid_.sliding()[3].taps;
-  buffer_units_ = slid_.buffer_units();
   weights_units_ = whole_vectors(taps_ * kChannels);
   stage_row_ = whole_vectors(grid_.size[3]);
   stage_units_ = grid_.size[2] * stage_row_;
-  local_bytes_ = (buffer_units_ + weights_units_ + kChannels + stage_units_) * unit();
+  local_bytes_ = (slid_.buffer_units() + weights_units_ + kChannels + stage_units_) * unit();
   kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") +
            (slid_.taps_in_lanes() ? ", taps of a channel in lanes, "
                                   : ", pixels of a channel in lanes, ") +
            arithmetic.name;
   workspace = problem.threads * local_bytes_;
   bytes = sizeof(PlaneDataPlan) + slid_.sections().size() * sizeof(PlaneSection) +
-          (slid_.tap_rows().size() + tap_offsets_.size()) * sizeof(int64_t);
+          (slid_.tap_rows().size() + slid_.row_taps().size()) * sizeof(int64_t);
 }
 
 // [channel][tap], and what sums start from.
@@ -100,11 +96,11 @@ void PlaneDataPlan::pack_weights(const Operands& operands, int64_t first, int64_
 void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64_t first,
                             int64_t channels) const {
   char* const buffer = local_scratch<char>(local_bytes_);
-  char* const weights = buffer + buffer_units_ * unit();
+  char* const weights = buffer + slid_.buffer_units() * unit();
   char* const start = weights + weights_units_ * unit();
   char* const stage = start + kChannels * unit();
   const int64_t bytes = element_bytes(problem_.dtype), pixels = box.count[3];
-  std::memset(buffer, 0, buffer_units_ * unit());
+  std::memset(buffer, 0, slid_.buffer_units() * unit());
   pack_weights(operands, first, channels, weights, start);
 
   const Role from = problem_.wanted == Role::y ? Role::x : Role::y;
@@ -145,7 +141,7 @@ void PlaneDataPlan::compute(const BoxRange& box, const char* a, const char* w, c
                                c_row});
     else
       arithmetic_.plane_rows({from, w, slid_.sections().data(), std::ssize(slid_.sections()),
-                              tap_offsets_.data(), row_taps, start, to, rows, count, a_row,
+                              slid_.row_taps().data(), row_taps, start, to, rows, count, a_row,
                               slid_.sliding()[2].stride * row_taps, c_row});
   }
 }

@@ -40,7 +40,8 @@ PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes) const {
   return size;
 }
 
-void SlidRows::set_size(const PerAxis<int64_t>& size) {
+BoxGrid SlidRows::cut(int64_t least_boxes) {
+  const PerAxis<int64_t> size = box_size(least_boxes);
   const int64_t lanes = arithmetic_.lanes;
   const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
   // A last vector of pixels is read beyond the last window.
@@ -48,8 +49,6 @@ void SlidRows::set_size(const PerAxis<int64_t>& size) {
   plane_ = length(2, size[2]) * row_;
   buffer_units_ = length(1, size[1]) * plane_;
   const int64_t steps = sliding_[2].stride, rows = sliding_[2].taps;
-  sections_.clear();
-  tap_rows_.clear();
   for (int64_t t = 0; t < sliding_[1].taps; ++t) {
     const int64_t plane = t * sliding_[1].dilation * plane_;
     for (int64_t row = 0; row < std::min(steps, rows); ++row)
@@ -57,6 +56,8 @@ void SlidRows::set_size(const PerAxis<int64_t>& size) {
           {plane + row * row_, (t * rows + row) * sliding_[3].taps, ceil_div(rows - row, steps)});
     for (int64_t row = 0; row < rows; ++row) tap_rows_.push_back(plane + row * row_);
   }
+  for (int64_t t = 0; t < sliding_[3].taps; ++t) row_taps_.push_back(t * sliding_[3].dilation);
+  return {windows_, size};
 }
 
 bool gains_ahead(const Problem& problem) {

@@ -32,22 +32,23 @@ class SlidRows {
 
   // Of windows; taps ascend with the positions that they meet.
   const PerAxis<Sliding>& sliding() const { return sliding_; }
-  const PerAxis<int64_t>& windows() const { return windows_; }
+  int64_t all_taps() const { return sliding_[1].taps * sliding_[2].taps * sliding_[3].taps; }
   bool reversed() const { return reversed_; }  // tap t is tap taps - 1 - t of the weights
   bool taps_in_lanes() const { return sliding_[3].stride > 1; }
 
-  // Of boxes whose rows stay in the cache, if there are so many.
-  PerAxis<int64_t> box_size(int64_t boxes) const;
-  void set_size(const PerAxis<int64_t>& size);
+  // Boxes of windows whose rows stay in the cache, not fewer than these if that is possible; all
+  // that follows is of one of them.
+  BoxGrid cut(int64_t least_boxes);
 
-  int64_t buffer_units() const { return buffer_units_; }
-  int64_t row() const { return row_; }
+  int64_t buffer_units() const { return buffer_units_; }          // whole vectors
   int64_t row_step() const { return sliding_[2].stride * row_; }  // from one window to the next
   int64_t plane_step() const { return sliding_[1].stride * plane_; }
 
-  // Of one window of the first axis: all rows of taps, as sections and one by one.
+  // Of one window of the first axis: all rows of taps, as sections and one by one. Where the taps
+  // of a row lie.
   const std::vector<PlaneSection>& sections() const { return sections_; }
   const std::vector<int64_t>& tap_rows() const { return tap_rows_; }
+  const std::vector<int64_t>& row_taps() const { return row_taps_; }
 
   // Of what copy() reads, one of so many parts.
   Ahead ahead(const void* data, int64_t channel, const BoxRange& box, int64_t part,
@@ -65,6 +66,7 @@ class SlidRows {
   };
 
   Present present(const BoxRange& box) const;
+  PerAxis<int64_t> box_size(int64_t least_boxes) const;
   int64_t length(int a, int64_t windows) const {
     return (windows - 1) * sliding_[a].stride + (sliding_[a].taps - 1) * sliding_[a].dilation + 1;
   }
@@ -74,10 +76,9 @@ class SlidRows {
   PerAxis<Sliding> sliding_;
   PerAxis<int64_t> windows_;
   const bool reversed_;
-  PerAxis<int64_t> size_{};
   int64_t row_ = 0, plane_ = 0, buffer_units_ = 0;  // units
   std::vector<PlaneSection> sections_;
-  std::vector<int64_t> tap_rows_;
+  std::vector<int64_t> tap_rows_, row_taps_;
 };
 
 // Whether asking for the next channel beforehand gains more than it costs: the data lie behind the

@@ -73,8 +73,9 @@ class PlaneWeightsPlan : public Plan {
   const bool ask_ahead_;
   std::vector<TapBlock> tap_blocks_;
   BoxGrid grid_;
-  int64_t taps_, channels_, blocks_, chunks_, boxes_per_chunk_;
-  int64_t x_units_, y_row_, y_units_, sums_units_, rows_, local_bytes_;
+  const int64_t taps_;
+  int64_t channels_, blocks_, chunks_, boxes_per_chunk_;
+  int64_t y_row_, y_units_, sums_units_, local_bytes_;
 };
 
 PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -82,7 +83,8 @@ PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& ari
       arithmetic_(arithmetic),
       y_(y_tensor(problem)),
       slid_(problem, arithmetic),
-      ask_ahead_(gains_ahead(problem)) {
+      ask_ahead_(gains_ahead(problem)),
+      taps_(slid_.all_taps()) {
   choose_sizes();
   list_blocks();
   kernel = std::string("wgrad, ") + (slid_.taps_in_lanes() ? "taps" : "pixels") +
@@ -98,31 +100,26 @@ void PlaneWeightsPlan::choose_sizes() {
   constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
   constexpr int64_t kItems = 32;    // enough to keep many threads busy until the end
   const int64_t lanes = arithmetic_.lanes, groups = problem_.geometry.groups;
-  const PerAxis<Sliding>& sliding = slid_.sliding();
-  taps_ = sliding[1].taps * sliding[2].taps * sliding[3].taps;
   const int64_t most = std::clamp<int64_t>(kSumsUnits / (taps_ * tap_sums()), 1, kChannels);
   channels_ = ceil_div(groups, ceil_div(groups, most));
   blocks_ = ceil_div(groups, channels_);
-  grid_ = {slid_.windows(), slid_.box_size(ceil_div(kItems, blocks_))};
-  slid_.set_size(grid_.size);
+  grid_ = slid_.cut(ceil_div(kItems, blocks_));
   const int64_t boxes = grid_.boxes();
   chunks_ = std::min(boxes, ceil_div(kItems, blocks_));
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
-  x_units_ = slid_.buffer_units();
   y_row_ = ceil_div(grid_.size[3], lanes) * lanes;
   y_units_ = grid_.size[2] * y_row_;
   sums_units_ = ceil_div(channels_ * taps_ * tap_sums(), lanes) * lanes;
-  rows_ = grid_.size[2] + 2 * (kMaxTapRows - 1);
-  local_bytes_ = (ceil_div(x_units_, lanes) * lanes + y_units_ + y_row_ + sums_units_) * unit() +
-                 rows_ * int64_t{sizeof(void*)};
+  const int64_t rows = grid_.size[2] + 2 * (kMaxTapRows - 1);
+  local_bytes_ = (slid_.buffer_units() + y_units_ + y_row_ + sums_units_) * unit() +
+                 rows * int64_t{sizeof(void*)};
 }
 
 PlaneWeightsPlan::Memory PlaneWeightsPlan::memory() const {
-  const int64_t lanes = arithmetic_.lanes;
   Memory memory;
   memory.x = local_scratch<char>(local_bytes_);
-  memory.y = memory.x + ceil_div(x_units_, lanes) * lanes * unit();
+  memory.y = memory.x + slid_.buffer_units() * unit();
   memory.zeros = memory.y + y_units_ * unit();
   memory.sums = memory.zeros + y_row_ * unit();
   memory.y_rows =
@@ -161,8 +158,7 @@ void PlaneWeightsPlan::list_blocks() {
   const PlaneSection* before = nullptr;
   for (const PlaneSection& section : slid_.sections()) {
     if (!slid_.taps_in_lanes()) {
-      tap_blocks_.push_back({section, {}});
-      for (int64_t t = 0; t < row.taps; ++t) tap_blocks_.back().taps.push_back(t * row.dilation);
+      tap_blocks_.push_back({section, slid_.row_taps()});
       continue;
     }
     if (!before || before->rows != section.rows || before->w + row.taps != section.w)
@@ -235,7 +231,7 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
   std::memset(here.zeros, 0, (y_row_ + sums_units_) * unit());
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
-    std::memset(here.x, 0, x_units_ * unit());
+    std::memset(here.x, 0, slid_.buffer_units() * unit());
     if (!in_place(box)) std::memset(here.y, 0, y_units_ * unit());
     for (int64_t channel = 0; channel < channels; ++channel) {
       slid_.copy(operands.data.x, first + channel, box, here.x);

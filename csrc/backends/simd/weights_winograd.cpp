@@ -64,8 +64,8 @@ class WinogradWeightsPlan : public Plan {
   // Of an axis, where every phase has as many.
   int64_t padded_taps(int a) const { return taps_[a + 1] * axis(a).stride; }
   int64_t all_parts() const { return all_.slices * static_cast<int64_t>(parts_.size()); }
-  // A thread's: packed boxes of x and y, their frequencies, a part's taps, its sums where no chunks
-  // keep them.
+  // A thread's: packed boxes of x and y, their frequencies, the taps of a few channels, a part's
+  // sums where no chunks keep them.
   int64_t taps_offset() const {
     return x_units_ + y_units_ + x_frequency_units_ + y_frequency_units_;
   }
