@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from forcing import supported_targets
+from targets import every_target, integers
 from torch import Tensor
 
 import torch_ops
 
-every_target = pytest.mark.parametrize(
-    "target", [pytest.param(target, marks=pytest.mark.unforced) for target in supported_targets()]
-)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PARTIALS = ("fprop", "dgrad", "wgrad")
 
@@ -45,10 +42,6 @@ class Layer:
         w = integers(self.extents[1], 1, *self.kernel, dtype=dtype)
         shape = torch_ops.convolution(x, w, **self.attributes()).shape
         return x, w, integers(*shape, dtype=dtype)
-
-
-def integers(*extents: int, dtype: torch.dtype) -> Tensor:
-    return (torch.randint(-2, 3, extents) * (torch.rand(extents) < 0.3)).to(dtype)
 
 
 @dataclass(frozen=True)
