@@ -72,11 +72,13 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
 template <class From, class To, class T = SumOf<To>>
 using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*);
 
-// Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers.
-template <int vectors>
-constexpr int kMaxPixels = vectors == 1   ? 12
-                           : vectors == 2 ? 7
-                                          : 3;
+// Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers, and what is converted
+// takes another.
+template <class From, int vectors>
+constexpr int kMaxPixels = vectors == 1        ? 12
+                           : vectors == 4      ? 3
+                           : sizeof(From) == 2 ? 6
+                                               : 7;
 
 template <class From, class To, int vectors, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
@@ -87,7 +89,8 @@ constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_cou
 // Functions for 1, 2, ... pixels.
 template <class From, class To, int vectors>
 constexpr auto kLanePixels =
-    lane_pixels_by_count<From, To, vectors>(std::make_integer_sequence<int, kMaxPixels<vectors>>());
+    lane_pixels_by_count<From, To, vectors>(
+        std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
 
 // All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
 template <class From, class To>
@@ -95,7 +98,7 @@ void lane_row(const LaneRow& row) {
   using T = SumOf<To>;
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
-    constexpr int64_t most = kMaxPixels<vectors>;
+    constexpr int64_t most = kMaxPixels<From, vectors>;
     const From* a = static_cast<const From*>(row.a) + lane;
     const T *w = static_cast<const T*>(row.w) + lane,
             *start = static_cast<const T*>(row.start) + lane;
@@ -111,7 +114,7 @@ void lane_row(const LaneRow& row) {
   };
   for (int64_t lane = 0; lane < row.lanes;) {
     const int64_t whole = (row.lanes - lane) / n;
-    if (whole >= 4 && row.pixels <= kMaxPixels<4>) {
+    if (whole >= 4 && row.pixels <= kMaxPixels<From, 4>) {
       run(std::integral_constant<int, 4>(), lane);
       lane += 4 * n;
     } else if (whole >= 2) {
