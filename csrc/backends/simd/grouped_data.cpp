@@ -24,17 +24,10 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<PhasedAxis>& axes) {
 // of copies (Zen 5): 16 lanes 0.6 to 0.85 for 3x3 to 13x13, float16 with 8 lanes 0.83 to 0.9.
 // bfloat16 with 8 lanes, which takes two instructions instead of one: 3x3 0.83 to 1.0, 5x5 0.97 to
 // 1.05, 7x7 1.1; with strides, where windows share less, 3x3 of 2 0.7 to 0.85, 16x16 of 8 0.5.
-bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<PhasedAxis>& axes) {
+bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<std::vector<Sliding>>& in) {
   constexpr int64_t kFewMeetings = 16;
-  int64_t meetings = 1;
-  for (const PhasedAxis& axis : axes) {
-    int64_t most = 0;
-    for (const Phase& phase : axis.phases)
-      most = std::max(most, ceil_div(phase.sliding.taps, phase.sliding.stride));
-    meetings *= most;
-  }
   const bool one_instruction = dtype != Dtype::bf16 || arithmetic.lanes > 8;
-  return (one_instruction || meetings <= kFewMeetings) &&
+  return (one_instruction || most_meetings(in) <= kFewMeetings) &&
          arithmetic.lane_row[static_cast<int>(dtype)][static_cast<int>(dtype)];
 }
 
@@ -94,7 +87,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       axes_(phased_axes(problem)),
       side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            out_.channel == 1 && converts(arithmetic, in_.dtype, axes_)),
+            out_.channel == 1 && converts(arithmetic, in_.dtype, ways_of(axes_))),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;

@@ -65,12 +65,18 @@ extern constinit const Arithmetic kPairs{
 
 namespace {
 
-// For every tap, where that is no more than an instruction or two.
+// float16 for every tap, where that is no more than an instruction.
 constexpr auto converting_row() -> void (*)(const LaneRow&) {
   if constexpr (kConvertsFloat16)
     return lane_row<float16, float16>;
   else
     return nullptr;
+}
+constexpr LaneTapsFunctions converting_taps() {
+  if constexpr (kConvertsFloat16)
+    return kLaneTaps<float16, float16>;
+  else
+    return {};
 }
 
 constinit const Arithmetic kF32{
@@ -88,7 +94,9 @@ constinit const Arithmetic kF32{
     {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
      {nullptr, lane_row<bfloat16, bfloat16>},
      {nullptr, nullptr, converting_row()}},
-    {kLaneTaps<float>, kLaneTaps<bfloat16>, kLaneTaps<float16>},
+    {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
+     {{}, kLaneTaps<bfloat16, bfloat16>},
+     {{}, {}, converting_taps()}},
     spread<float>,
     plane_rows<float>,
     window_rows<float>,
@@ -108,7 +116,7 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     shifted_sum<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
-    {{}, {}, {}, kLaneTaps<double>},
+    {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
     spread<double>,
     plane_rows<double>,
     window_rows<double>,

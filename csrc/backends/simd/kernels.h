@@ -83,8 +83,8 @@ struct LaneTapRow {
   int64_t a, sums;
 };
 
-// Sums over runs of pixels, elements of a tensor if b lies in one, of one or two vectors of lanes,
-// for some rows of taps that are at a constant distance in each row.
+// Sums over runs of pixels, elements of a tensor if a or b lies in one, of one or two vectors of
+// lanes, for some rows of taps that are at a constant distance in each row.
 //   sums[v*sums_vector + rows[r].sums + t*vector + lane] += sum over runs and their steps i of
 //     a[run.a + rows[r].a + t*a_tap + i*a_step + v*vector + lane] * b[run.b + i*b_step + v*vector +
 //     lane]
@@ -270,7 +270,7 @@ struct Arithmetic {
   void (*shifted_sum)(const ShiftedSum&);
   // Not for pairs.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
-  LaneTapsFunctions lane_taps[4];          // by Dtype of b
+  LaneTapsFunctions lane_taps[4][4];       // by Dtype of a and of b; empty where not needed
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);

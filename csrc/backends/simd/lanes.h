@@ -133,8 +133,8 @@ template <class T, int vectors, int rows, int taps>
 struct LaneSums {
   Vector<T> sums[vectors][rows][taps];
 
-  template <class B>
-  CONVTBW_INLINE void step(const T* const (&a)[rows], int64_t a_tap, const B* b) {
+  template <class A, class B>
+  CONVTBW_INLINE void step(const A* const (&a)[rows], int64_t a_tap, const B* b) {
     Vector<T> right[vectors];
 #pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
@@ -148,7 +148,7 @@ struct LaneSums {
   }
 };
 
-template <class B, int vectors, int rows, int taps, class T = SumOf<B>>
+template <class A, class B, int vectors, int rows, int taps, class T = SumOf<B>>
 void lane_taps(const LaneTaps& call) {
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
@@ -166,9 +166,9 @@ void lane_taps(const LaneTaps& call) {
         for (int s = 0; s < sets; ++s) sets_of[s].sums[v][r][t] = Vector<T>{};
   const int64_t a_tap = call.a_tap, a_step = call.a_step, b_step = call.b_step;
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
-    const T* a[rows];
+    const A* a[rows];
 #pragma GCC unroll kUnroll
-    for (int r = 0; r < rows; ++r) a[r] = static_cast<const T*>(call.a) + run->a + call.rows[r].a;
+    for (int r = 0; r < rows; ++r) a[r] = static_cast<const A*>(call.a) + run->a + call.rows[r].a;
     const B* b = static_cast<const B*>(call.b) + run->b;
     const auto next = [&] {
 #pragma GCC unroll kUnroll
@@ -203,29 +203,29 @@ void lane_taps(const LaneTaps& call) {
       }
 }
 
-template <class B, int vectors, int rows, int... tap>
+template <class A, class B, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[vectors][rows][tap + 1] = lane_taps<B, vectors, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<A, B, vectors, rows, tap + 1>), ...);
 }
 
-template <class B, int vectors, int... row>
+template <class A, class B, int vectors, int... row>
 constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
-  (fill_lane_taps<B, vectors, row + 1>(
+  (fill_lane_taps<A, B, vectors, row + 1>(
        functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
 }
 
-template <class B>
+template <class A, class B>
 constexpr LaneTapsFunctions lane_taps_functions() {
   LaneTapsFunctions result{};
   constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
-  fill_lane_rows<B, 1>(result, rows);
-  fill_lane_rows<B, 2>(result, rows);
+  fill_lane_rows<A, B, 1>(result, rows);
+  fill_lane_rows<A, B, 2>(result, rows);
   return result;
 }
 
-template <class B>
-constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<B>();
+template <class A, class B>
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 
