@@ -30,39 +30,39 @@ bool has_depthwise_kernels(const Problem& p) {
          (p.x.channel == 1) == (p.y.channel == 1);
 }
 
-// oneDNN's kernels for 2-D depthwise problems in float32 work in place, and so win where packing
-// costs more than the arithmetic. Times of simd over oneDNN, AVX2 kernels of both on one thread of
-// Zen 4 and two of Zen 5, 96 to 384 channels of 14x14 to 112x112:
-// - channels last, fprop: k3 1.0 to 2.3, k5 0.75 to 1.6 (AVX2 kernels on Zen 5 0.75 to 0.85,
-// AVX-512
-//   1.0), k7 0.7 to 1.0, one row or column of 5 1.2 to 1.9; 16 to 21 channels k3 and strides 0.95
-//   to 1.3, k5 and k7 0.8 to 1.0;
-// - channels last, dgrad: with strides 1.1 to 4, else k3 0.85 to 1.7, k5 0.4 to 1.4 (28x28 and
-//   smaller 0.9 to 1.4), k7 0.4 to 1.2; 21 channels, k5, 0.85, with AVX-512 kernels 1.15;
-// - channels last, wgrad: k3 up to 28x28 1.3 to 2 (larger 0.5 to 1.3, 21 channels 0.5), with
-//   strides 1.2 to 2.8; other kernels 0.05 to 0.5;
+// 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both, two
+// threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
+// - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
+//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3; k5
+//   0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0 to 1.4;
+// - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
+//   1.1 to 1.25, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5 and k7 0.35 to 1.1,
+//   0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75 to 2.8;
+// - channels last, wgrad: k3 up to 16x16 1.0 to 2, 1.2 to 2.9, larger 0.3 to 1.3, 0.5 to 1.4; other
+//   kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
 //   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
 //   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
+  constexpr int64_t kNearBytes = 12 << 20;  // of what is read
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;
-  const bool small = columns.y <= 28, strides = rows.stride > 1 || columns.stride > 1;
+  const bool small = columns.y <= 16, strides = rows.stride > 1 || columns.stride > 1;
   const bool few_groups = g.groups < 32;
   if (p.x.channel != 1)
-    return p.wanted == Role::y && small && !few_groups && rows.k <= 7 && columns.k <= 7 &&
+    return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
            (avx512 ? taps >= 16 : taps >= 25 && !strides);
-  if (p.wanted == Role::w)
-    return (small || strides) && !few_groups && rows.k == 3 && columns.k == 3;
-  if (p.wanted == Role::x && !strides)
-    return taps <= (small && !few_groups ? 25 : 9) || (few_groups && avx512);
-  const auto of_phase = [&](const Axis& a) {
-    return p.wanted == Role::y ? a.k : ceil_div(a.k, a.stride);
-  };
-  const int64_t most = avx512 || p.wanted == Role::x ? 25 : 16;
-  return of_phase(rows) * of_phase(columns) <= most || (few_groups && (avx512 || strides));
+  if (p.wanted == Role::w) return small && !few_groups && rows.k == 3 && columns.k == 3;
+  if (p.wanted == Role::x) {
+    if (few_groups && (strides || avx512)) return true;
+    if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
+    if (data_bytes(p, Role::y) > kNearBytes) return false;
+    return avx512 ? !small && taps <= 25 : g.groups >= 256 && taps <= 9;
+  }
+  if (avx512 && small && !few_groups) return strides || taps > 9;
+  return strides && (few_groups || taps <= 16);
 }
 
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
@@ -179,9 +179,10 @@ bool has_bfloat16_products() {
 }
 
 // 2-D depthwise problems in bfloat16 on CPUs with its dot products, channels last, up to 7x7. Times
-// of simd over oneDNN, two threads of Zen 5, 96 to 384 channels of 14x14 to 64x64: fprop 1.1 to 2,
-// dgrad 1.2 to 1.6 (with strides it has no kernel), wgrad of 3x3 1.6 to 2.4. Channels first 0.3 to
-// 0.95.
+// of simd over oneDNN, two threads of Zen 5, 21 to 960 channels of 7x7 to 112x112: fprop of 3x3 0.95
+// to 1.3, with strides 1.0 to 2.5; dgrad of 3x3 0.95 to 1.25; 5x5 and 7x7 0.65 to 1.0, but of images
+// up to 16x16 fprop 1.0 to 1.55, dgrad 0.95 to 1.35; dgrad with strides has no kernel; wgrad of 3x3
+// 1.1 to 2.1, with strides 0.9 to 1.0, up to 16x16 1.2 to 2.3. Channels first 0.3 to 0.95.
 bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||
@@ -189,8 +190,10 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
     return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (rows.k > 7 || columns.k > 7) return false;
-  if (p.wanted == Role::w) return rows.k == 3 && columns.k == 3;
-  return p.wanted == Role::y || (rows.stride == 1 && columns.stride == 1);
+  const bool small = columns.y <= 16, strides = rows.stride > 1 || columns.stride > 1;
+  const bool three = rows.k <= 3 && columns.k <= 3;
+  if (p.wanted == Role::w) return rows.k == 3 && columns.k == 3 && (small || !strides);
+  return (three || small) && (p.wanted == Role::y || !strides);
 }
 
 // Dense problems in bfloat16 on CPUs with its dot products. Times of simd over oneDNN, AVX-512

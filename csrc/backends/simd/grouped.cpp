@@ -10,16 +10,6 @@ LaneOrder spread_order(const Geometry& g, Role lane_role) {
   return {g.groups * lanes, lanes, lanes_on_y ? g.x_channels : g.y_channels};
 }
 
-int64_t most_meetings(const PerAxis<std::vector<Sliding>>& ways) {
-  int64_t product = 1;
-  for (const std::vector<Sliding>& axis : ways) {
-    int64_t most = 0;
-    for (const Sliding& s : axis) most = std::max(most, ceil_div(s.taps, s.stride));
-    product *= most;
-  }
-  return product;
-}
-
 namespace {
 
 // Where most windows reach into the padding: regions would be of single windows. Times in place

@@ -68,9 +68,6 @@ struct LaneView {
   int64_t plane;            // units from one plane to the next
 };
 
-// How many windows a position is met by, at most.
-int64_t most_meetings(const PerAxis<std::vector<Sliding>>& ways);
-
 // One side: boxes of windows as a LaneView.
 class LaneSide {
  public:

@@ -20,15 +20,11 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<PhasedAxis>& axes) {
   return ways;
 }
 
-// Whether elements should be converted for every window that meets them, not copied. Time over that
-// of copies (Zen 5): 16 lanes 0.6 to 0.85 for 3x3 to 13x13, float16 with 8 lanes 0.83 to 0.9.
-// bfloat16 with 8 lanes, which takes two instructions instead of one: 3x3 0.83 to 1.0, 5x5 0.97 to
-// 1.05, 7x7 1.1; with strides, where windows share less, 3x3 of 2 0.7 to 0.85, 16x16 of 8 0.5.
-bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<std::vector<Sliding>>& in) {
-  constexpr int64_t kFewMeetings = 16;
-  const bool one_instruction = dtype != Dtype::bf16 || arithmetic.lanes > 8;
-  return (one_instruction || most_meetings(in) <= kFewMeetings) &&
-         arithmetic.lane_row[static_cast<int>(dtype)][static_cast<int>(dtype)];
+// Whether elements can be converted for every window that meets them, not copied. Time over that of
+// copies (Zen 5), 3x3 to 13x13: 0.6 to 0.85 with 16 lanes, 0.75 to 1.0 with 8; with strides, where
+// windows share less, 3x3 of 2 0.7, 16x16 of 8 0.45.
+bool converts(const Arithmetic& arithmetic, Dtype dtype) {
+  return arithmetic.lane_row[static_cast<int>(dtype)][static_cast<int>(dtype)];
 }
 
 class GroupedDataPlan : public Plan {
@@ -39,8 +35,10 @@ class GroupedDataPlan : public Plan {
  private:
   void choose_sizes();
   void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
-  int64_t list_taps(const BoxPhase& phase, const LaneView& view, const Region& region,
-                    LaneTap* taps) const;
+  int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
+                     int64_t along) const;
+  void list_taps(const BoxPhase& phase, const LaneView& view, const Region& region, int64_t along,
+                 LaneTapRun* runs, LaneRow& row) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
@@ -55,7 +53,7 @@ class GroupedDataPlan : public Plan {
     return count;
   }
   int64_t local_bytes() const {
-    return most_taps_ * int64_t{sizeof(LaneTap)} + (side_.memory_units() + stage_units_) * unit();
+    return most_taps_ * int64_t{sizeof(LaneTapRun)} + (side_.memory_units() + stage_units_) * unit();
   }
 
   const Problem problem_;
@@ -68,6 +66,7 @@ class GroupedDataPlan : public Plan {
   LaneSide side_;
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase
+  bool asks_ahead_, asks_for_results_;
   bool staged_;           // results are sums in another order than the tensor's
   Dtype out_dtype_;       // of what is written first
   BoxGrid grid_;
@@ -87,10 +86,18 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       axes_(phased_axes(problem)),
       side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            out_.channel == 1 && converts(arithmetic, in_.dtype, ways_of(axes_))),
+            out_.channel == 1 && converts(arithmetic, in_.dtype)),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
+  // Below these sizes it costs more than it gains: 3x3, no reads asked for 0.9 to 1.0 of the time up
+  // to 11 MB, 1.05 to 1.3 from 14 MB on with 16 lanes (with 8 0.85 to 1.15), 4x4 of stride 2 1.1 to
+  // 1.25 of 17 MB; no writes 0.9 to 1.0 up to 5 MB, 1.05 to 1.6 from 7 MB on (Zen 5, 32 MB of
+  // third-level cache).
+  constexpr int64_t kFarReads = 12 << 20, kFarWrites = 6 << 20;
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
+  asks_ahead_ =
+      side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > kFarReads;
+  asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > kFarWrites;
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
   phases_ = box_phases(axes_, side_.strips());
@@ -156,25 +163,68 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
   }
 }
 
-// The taps of all planes that a region's windows meet.
-int64_t GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view,
-                                   const Region& region, LaneTap* taps) const {
-  const auto& [axis0, axis1, axis2, axis3] = phase.axes;
-  PerAxis<int64_t> step;
-  for (int a = 0; a < kBoxRank; ++a) step[a] = phase.footings[a].tap * view.stride[a];
-  LaneTap* tap = taps;
-  const auto& [first0, first1, first2, first3] = region.tap;
-  for (int64_t plane = 0; plane < side_.planes(); ++plane)
-    for (int64_t t0 = first1; t0 < first1 + region.taps[1]; ++t0)
-      for (int64_t t1 = first2; t1 < first2 + region.taps[2]; ++t1)
-        for (int64_t t2 = first3; t2 < first3 + region.taps[3]; ++t2) {
-          const int64_t index = ((plane * axis1->sliding.taps + t0) * axis2->sliding.taps + t1) *
-                                    axis3->sliding.taps +
-                                t2;
-          *tap++ = {plane * view.plane + t0 * step[1] + t1 * step[2] + t2 * step[3],
-                    index * weights_pitch_};
+// How many taps apart those are that neighbouring windows share, if these should share what they
+// load; or else 0. Time of the other way over that of runs, 3x3 to 7x7 of 64 to 512 channels (Zen
+// 5): of elements that are converted 1.0 to 1.35; of others with 8 lanes 1.0 to 1.3, but 0.75 to
+// 0.95 where pixels are a multiple of 512 bytes apart, so that few lie in the first-level cache
+// together; with 16 lanes 0.9 to 1.1. Runs of 2 taps 0.7 to 1.0.
+int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
+                                    const Region& region, int64_t along) const {
+  constexpr int64_t kFewPixels = 4;
+  if (region.windows.count[along] < kFewPixels || region.taps[along] < kMinRunTaps) return 0;
+  const auto [offset, window, tap] = phase.footings[along];
+  const bool halves = element_bytes(side_.dtype()) == 2;
+  const bool spread = arithmetic_.lanes * unit() < 64 && view.stride[along] * window * unit() % 512;
+  if (!(halves || spread) || window % tap != 0) return 0;
+  const int64_t apart = window / tap;
+  return ceil_div(region.taps[along], apart) >= kMinRunTaps ? apart : 0;
+}
+
+// The taps of all planes that a region's windows meet, in runs along the region's pixels.
+void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, const Region& region,
+                                int64_t along, LaneTapRun* runs, LaneRow& row) const {
+  const int64_t apart = taps_apart(phase, view, region, along);
+  PerAxis<int64_t> a_step{}, w_step{};
+  w_step[3] = weights_pitch_;
+  for (int a = kBoxRank - 1; a > 0; --a) {
+    if (a < 3) w_step[a] = w_step[a + 1] * phase.axes[a + 1]->sliding.taps;
+    a_step[a] = phase.footings[a].tap * view.stride[a];
+  }
+  const int64_t planes = side_.planes(), a_plane = view.plane;
+  const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
+  const int64_t taps = region.taps[along];
+  const int64_t longest = apart ? ceil_div(taps, apart) : 1;
+  row.most_taps = longest == 1 ? 1 : ceil_div(longest, ceil_div(longest, kMaxRunTaps));
+  row.w_step = apart * w_step[along];
+  PerAxis<int64_t> begin = region.tap, end;
+  for (int a = 0; a < kBoxRank; ++a) end[a] = begin[a] + region.taps[a];
+  LaneTapRun* run = runs;
+  for (int64_t first = 0; first < (apart ? std::min(apart, taps) : 1); ++first) {
+    if (apart) {
+      begin[along] = region.tap[along] + first;
+      end[along] = begin[along] + 1;
+    }
+    // As even as can be.
+    const int64_t all = apart ? ceil_div(taps - first, apart) : 1;
+    const int64_t pieces = ceil_div(all, row.most_taps), least = all / pieces, more = all % pieces;
+    const int64_t a_piece = apart * a_step[along], w_piece = apart * w_step[along];
+    for (int64_t p = 0; p < planes; ++p)
+      for (int64_t t1 = begin[1]; t1 < end[1]; ++t1)
+        for (int64_t t2 = begin[2]; t2 < end[2]; ++t2) {
+          int64_t a = p * a_plane + t1 * a_step[1] + t2 * a_step[2] + begin[3] * a_step[3];
+          int64_t w = p * w_plane + t1 * w_step[1] + t2 * w_step[2] + begin[3] * w_step[3];
+          for (int64_t t3 = begin[3]; t3 < end[3]; ++t3, a += a_step[3], w += w_step[3]) {
+            *run++ = {a, w, least + (more > 0)};
+            for (int64_t i = 1; i < pieces; ++i, ++run) {
+              const auto [last_a, last_w, last_taps] = run[-1];
+              *run = {last_a + last_taps * a_piece, last_w + last_taps * w_piece,
+                      least + (i < more)};
+            }
+          }
         }
-  return tap - taps;
+  }
+  row.runs = runs;
+  row.run_count = run - runs;
 }
 
 void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxRange& box,
@@ -184,7 +234,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   const LaneParts::Range lanes = parts_.part(part);
   char* const memory = local_scratch<char>(local_bytes());
   char* const stage = memory + side_.memory_units() * unit();
-  LaneTap* const taps = reinterpret_cast<LaneTap*>(stage + stage_units_ * unit());
+  LaneTapRun* const runs = reinterpret_cast<LaneTapRun*>(stage + stage_units_ * unit());
   const LaneView view = side_.view(operands.data[fprop_ ? Role::x : Role::y], box, part, memory);
 
   const BoxRange positions = positions_of(box, axes_, out_);
@@ -199,7 +249,6 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   const auto lane_row =
       arithmetic_.lane_row[static_cast<int>(side_.dtype())][static_cast<int>(out_dtype_)];
   LaneRow row{};
-  row.taps = taps;
   row.lanes = std::max(lanes.count, parts_.width);
   row.start = packed + lanes.begin * unit();
   if (!complete_) fill(positions, c, c_stride, row.lanes, static_cast<const char*>(row.start));
@@ -217,16 +266,16 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
       c_step[a] = phase.axes[a]->out_step * c_stride[a];
     }
     for_each_region(sliding, in_, side_.padded(), windows, [&](const Region& region) {
-      row.tap_count = list_taps(phase, view, region, taps);
       const int64_t along = region.along();
+      list_taps(phase, view, region, along, runs, row);
       row.pixels = region.windows.count[along];
       row.a_step = a_step[along];
       row.c_step = c_step[along];
       row.ahead = ahead;
-      row.ahead_count = side_.in_place() && along == 3 && &phase == &phases_.front()
+      row.ahead_count = asks_ahead_ && along == 3 && &phase == &phases_.front()
                             ? list_ahead(phase.footings, view, region, kAhead, ahead)
                             : 0;
-      row.c_ahead = staged_ || along != 3 ? 0 : c_step[2];
+      row.c_ahead = asks_for_results_ && along == 3 ? c_step[2] : 0;
       region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
         int64_t from = 0, to = 0;
         for (int a = 0; a < kBoxRank; ++a) {

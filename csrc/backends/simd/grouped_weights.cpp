@@ -76,6 +76,7 @@ class GroupedWeightsPlan : public Plan {
   LaneSide y_, x_;
   const LaneWeights weights_;
   const int64_t tap_rows_, taps_;
+  bool asks_ahead_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t vector_sums_, part_sums_;  // units
   int64_t buffer_bytes_, local_bytes_;
@@ -104,10 +105,12 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<Sliding>& sliding) {
 // that of copies (Zen 5): where it takes one instruction, 3x3 0.8 to 1.05, 4x4 of stride 2 0.75 to
 // 1.0, 5x5 0.9 to 1.03, 7x7 1.05 to 1.15; where two (bfloat16), with 8 lanes 4x4 of stride 2 0.9,
 // 5x5 of stride 2 0.95, 3x3 1.02 to 1.09, 5x5 1.13; 16x16 of stride 8 0.45 to 0.53.
-bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<std::vector<Sliding>>& x) {
+bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<Sliding>& sliding) {
+  int64_t meetings = 1;  // of a position with windows, at most
+  for (const Sliding& s : sliding) meetings *= ceil_div(s.taps, s.stride);
   const bool one_instruction = dtype != Dtype::bf16 || arithmetic.lanes > 8;
   const int index = static_cast<int>(dtype);
-  return most_meetings(x) <= (one_instruction ? 16 : 8) &&
+  return meetings <= (one_instruction ? 16 : 8) &&
          arithmetic.lane_taps[index][index].at[1][1][1];
 }
 
@@ -126,10 +129,16 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
          true),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
          grid_.extent,
-         y_.in_place() && converts(arithmetic, problem.dtype, ways_of(sliding_))),
+         y_.in_place() && converts(arithmetic, problem.dtype, sliding_)),
       weights_(problem.w, lane_role_, order_),
       tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
       taps_(tap_rows_ * problem.geometry.axes[2].k) {
+  // Below this size it costs more than it gains: 3x3 and 4x4 of stride 2, nothing asked for 0.75 to
+  // 0.9 of the time up to 14 MB, 0.8 to 1.25 of 19 to 24, 1.0 to 2 from 29 on (Zen 5, 32 MB of
+  // third-level cache).
+  constexpr int64_t kFar = 18 << 20;
+  asks_ahead_ =
+      y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
   choose_sizes();
   kernel = "wgrad, channels of all groups in lanes, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
@@ -277,7 +286,7 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
       call.b_step = y.window[along];
       int64_t ahead[kMaxAhead];
       call.a_ahead = ahead;
-      if (y_.in_place() && along == 3) {
+      if (asks_ahead_ && along == 3) {
         const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
         PerAxis<Footing> footings;
         for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();

@@ -55,22 +55,26 @@ struct Tiles {
 // Below, lanes are channels on every side: of x, of w and of y. Where they are no multiple of a
 // vector, the last vector overlaps the one before; there is at least one.
 
-// What a tap reads: units behind the pixel and behind the weights.
-struct LaneTap {
-  int64_t a, w;
+// Neighbouring taps whose pixels are as far apart as those of results, so that results share what
+// they read. Where the first one lies, behind the pixel and in the weights.
+struct LaneTapRun {
+  int64_t a, w, taps;
 };
 
+// Runs are of up to so many taps: 1, or else 3 or 4 with others among them.
+inline constexpr int kMinRunTaps = 3, kMaxRunTaps = 4;
+
 // Results whose windows meet the same taps.
-//   c[i*c_step + lane] = start[lane] + sum over t of
-//     a[taps[t].a + i*a_step + lane] * w[taps[t].w + lane]
+//   c[i*c_step + lane] = start[lane] + sum over runs r and t < r.taps of
+//     a[r.a + (i + t)*a_step + lane] * w[r.w + t*w_step + lane]
 // Units of w and start; of a and c elements of a tensor, if they lie in one.
 struct LaneRow {
   const void *a, *w;
-  const LaneTap* taps;
-  int64_t tap_count;
+  const LaneTapRun* runs;
+  int64_t run_count, most_taps;  // of a run
   const void* start;
   void* c;
-  int64_t pixels, a_step, c_step;
+  int64_t pixels, a_step, w_step, c_step;
   int64_t lanes;
   // What is asked of memory beforehand: units behind each pixel, and behind each result where not
   // 0. No prefetcher of a CPU follows pixels of which a few channels are read at a time.

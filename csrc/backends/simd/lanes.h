@@ -54,7 +54,7 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
   for (int64_t i = 0; i < row.ahead_count; ++i)
     prefetch<false, pixels, vectors * n>(a + row.ahead[i], a_step);
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
-  for (const LaneTap *tap = row.taps, *end = tap + row.tap_count; tap != end; ++tap) {
+  for (const LaneTapRun *tap = row.runs, *end = tap + row.run_count; tap != end; ++tap) {
     Vector<T> weights[vectors];
 #pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) weights[v] = load(w + tap->w + v * n);
@@ -92,9 +92,89 @@ constexpr auto kLanePixels =
     lane_pixels_by_count<From, To, vectors>(
         std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
 
+// A run of taps: each pixel is loaded, and converted, once for all of its results.
+template <int taps, int pixels, class From, class T>
+CONVTBW_INLINE void add_run(const From* a, int64_t a_step, const T* w, int64_t w_step,
+                            Vector<T> (&sums)[pixels]) {
+  Vector<T> weights[taps];
+#pragma GCC unroll kUnroll
+  for (int t = 0; t < taps; ++t) weights[t] = load(w + t * w_step);
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
+    const Vector<T> pixel = load(a);
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t)
+      if (i >= t && i - t < pixels) sums[i - t] += pixel * weights[t];
+  }
+}
+
+// Of one vector, in runs of `most` taps or one less; others tap by tap.
+template <class From, class To, int most, int pixels, class T = SumOf<To>>
+void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
+  const int64_t a_step = row.a_step, c_step = row.c_step, w_step = row.w_step;
+  Vector<T> sums[pixels];
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < pixels; ++i) sums[i] = load(start);
+  for (const LaneTapRun *run = row.runs, *end = run + row.run_count; run != end; ++run) {
+    const From* const from = a + run->a;
+    const T* const weights = w + run->w;
+    if (run->taps == most)
+      add_run<most>(from, a_step, weights, w_step, sums);
+    else if (run->taps == most - 1)
+      add_run<most - 1>(from, a_step, weights, w_step, sums);
+    else
+      for (int64_t t = 0; t < run->taps; ++t)
+        add_run<1>(from + t * a_step, a_step, weights + t * w_step, w_step, sums);
+  }
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < pixels; ++i) store(c + i * c_step, sums[i]);
+}
+
+// Accumulators, weights and a pixel fill 16 registers.
+template <int taps>
+constexpr int kMaxRunPixels = 15 - taps;
+
+template <class From, class To, int most, int... pixels>
+constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(
+    std::integer_sequence<int, pixels...>) {
+  return {lane_runs<From, To, most, pixels + 1>...};
+}
+
+// Functions for 1, 2, ... pixels.
+template <class From, class To, int most>
+constexpr auto kLaneRuns =
+    lane_runs_by_pixels<From, To, most>(std::make_integer_sequence<int, kMaxRunPixels<most>>());
+
+// The lanes of a cache line before the next line, and of few pixels at a time: a line is read for
+// every vector of it.
+template <class From, class To, int taps>
+void lane_row_in_runs(const LaneRow& row) {
+  using T = SumOf<To>;
+  constexpr int64_t n = kLanes<T>, line = 64 / sizeof(From), most = kMaxRunPixels<taps>;
+  const int64_t pieces = (row.pixels + most - 1) / most;
+  for (int64_t first = 0; first < row.lanes; first += line)
+    for (int64_t piece = 0, done = 0, pixels; piece < pieces; ++piece, done += pixels) {
+      pixels = (row.pixels - done) / (pieces - piece);  // as even as can be
+      const From* const a = static_cast<const From*>(row.a) + done * row.a_step;
+      To* const c = static_cast<To*>(row.c) + done * row.c_step;
+      for (int64_t p = 0; p < pixels; ++p) {
+        for (int64_t i = 0; i < row.ahead_count; ++i)
+          prefetch<false, 1, 1>(a + first + row.ahead[i] + p * row.a_step, 0);
+        if (row.c_ahead) prefetch<true, 1, 1>(c + first + row.c_ahead + p * row.c_step, 0);
+      }
+      for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
+        const int64_t at = smaller(lane, row.lanes - n);
+        kLaneRuns<From, To, taps>[pixels - 1](row, a + at, static_cast<const T*>(row.w) + at,
+                                              static_cast<const T*>(row.start) + at, c + at);
+      }
+    }
+}
+
 // All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
 template <class From, class To>
 void lane_row(const LaneRow& row) {
+  if (row.most_taps == 3) return lane_row_in_runs<From, To, 3>(row);
+  if (row.most_taps == 4) return lane_row_in_runs<From, To, 4>(row);
   using T = SumOf<To>;
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {

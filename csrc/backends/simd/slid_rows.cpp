@@ -62,17 +62,12 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
 
 bool gains_ahead(const Problem& problem) {
   constexpr int64_t kFar = 8 << 20;
-  int64_t bytes = 0;
-  for (const Tensor& tensor : {x_tensor(problem), y_tensor(problem)}) {
+  for (const Tensor& tensor : {x_tensor(problem), y_tensor(problem)})
     // Gaps would be asked for, too.
     if (tensor.stride[2] > 2 * tensor.extent[3] ||
         tensor.stride[1] > 2 * tensor.extent[3] * tensor.extent[2])
       return false;
-    int64_t positions = problem.geometry.groups;
-    for (const int64_t extent : tensor.extent) positions *= extent;
-    bytes += positions * element_bytes(problem.dtype);
-  }
-  return bytes > kFar;
+  return data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
 }
 
 SlidRows::Present SlidRows::present(const BoxRange& box) const {
