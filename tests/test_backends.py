@@ -636,18 +636,21 @@ def test_onednn_serves_where_it_is_faster() -> None:
             attributes["src_shape"] = list(src.shape)
         return backends.explain(op, *tensors, **attributes).backend
 
-    assert served("convolution", 3, 56, 64, groups=64) == "onednn"
+    assert served("convolution", 3, 56, 64, groups=64) == "simd"
+    assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
-    assert served("convolution", 7, 56, 64, groups=64) == "simd"
-    assert served("convolution", 7, 56, 21, groups=21) == "onednn"
+    assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"
+    assert served("convolution", 7, 112, 21, groups=21, stride=2) == "onednn"
     assert served("convolution", 7, 28, 64, groups=64, data_format="NCX") == "onednn"
     assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
-    assert served("convolution_backward_data", 5, 56, 64, groups=64) == "simd"
+    assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"
+    assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"
+    assert served("convolution_backward_data", 7, 56, 64, groups=64) == "simd"
     assert served("convolution_backward_data", 5, 56, 64, groups=64, stride=2) == "onednn"
     assert served("convolution_backward_data", 7, 28, 64, groups=64, data_format="NCX") == "simd"
-    assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "onednn"
-    assert served("convolution_backward_weights", 3, 56, 64, groups=64) == "simd"
-    assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "onednn"
+    assert served("convolution_backward_weights", 3, 14, 768, groups=768) == "onednn"
+    assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "simd"
+    assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
@@ -665,8 +668,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     if torch.cpu._is_avx512_bf16_supported():
         depthwise = {"groups": 96, "dtype": torch.bfloat16}
-        assert served("convolution", 5, 56, 96, **depthwise) == "onednn"
-        assert served("convolution", 5, 56, 96, **depthwise, data_format="NCX") == "simd"
+        assert served("convolution", 3, 56, 96, **depthwise) == "onednn"
+        assert served("convolution", 5, 56, 96, **depthwise) == "simd"
+        assert served("convolution", 3, 56, 96, **depthwise, data_format="NCX") == "simd"
         assert served("convolution_backward_data", 5, 56, 96, **depthwise, stride=2) == "simd"
         assert served("convolution_backward_weights", 5, 56, 96, **depthwise) == "simd"
     torch.use_deterministic_algorithms(True)

@@ -3,74 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import pytest
 import torch
+from layers import PARTIALS, Layer, call_of
 from targets import every_target, integers
-from torch import Tensor
 
 import torch_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-PARTIALS = ("fprop", "dgrad", "wgrad")
-
-
-@dataclass(frozen=True)
-class Layer:
-    extents: tuple[int, ...]  # of x: images, channels, pixels
-    kernel: tuple[int, ...]
-    padding: tuple[int, ...]
-    stride: tuple[int, ...] = ()
-    dilation: tuple[int, ...] = ()
-
-    def attributes(self) -> dict[str, object]:
-        ones = (1,) * len(self.kernel)
-        return {
-            "strides": [*(self.stride or ones)],
-            "pads_begin": [*self.padding],
-            "pads_end": [*self.padding],
-            "dilations": [*(self.dilation or ones)],
-            "groups": self.extents[1],
-            "data_format": "NCX",
-            "weights_format": "OIX",
-        }
-
-    def operands(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """x, w and y, of integers so small that sums are exact in any order and dtype."""
-        x = integers(*self.extents, dtype=dtype)
-        w = integers(self.extents[1], 1, *self.kernel, dtype=dtype)
-        shape = torch_ops.convolution(x, w, **self.attributes()).shape
-        return x, w, integers(*shape, dtype=dtype)
-
-
-@dataclass(frozen=True)
-class Call:
-    name: str
-    operands: tuple[Tensor, ...]
-    attributes: dict[str, object]
-
-    def run(self) -> Tensor:
-        return getattr(torch_ops, self.name)(*self.operands, **self.attributes)
-
-    def exact(self) -> Tensor:
-        """By the reference, in float64; of the operands' dtype."""
-        doubles = Call(self.name, tuple(t.double() for t in self.operands), self.attributes)
-        with torch_ops.backends.use("reference"):
-            return doubles.run().to(self.operands[0].dtype)
-
-    def kernel(self) -> str:
-        return torch_ops.backends.explain(self.name, *self.operands, **self.attributes).kernel
-
-
-def call_of(partial: str, x: Tensor, w: Tensor, y: Tensor, layer: Layer) -> Call:
-    attributes = layer.attributes()
-    if partial == "fprop":
-        return Call("convolution", (x, w), attributes)
-    if partial == "dgrad":
-        return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})
-    attributes["weights_shape"] = [*w.shape]
-    return Call("convolution_backward_weights", (x, y), attributes)
 
 
 # So few channels that lanes of any width would be mostly empty, if they were channels.

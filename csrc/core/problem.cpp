@@ -96,7 +96,8 @@ int64_t data_bytes(const Problem& p, Role role) {
   const Geometry& g = p.geometry;
   auto elements = static_cast<double>(role == Role::x ? g.x_channels : g.y_channels) *
                   static_cast<double>(g.batch) * static_cast<double>(g.groups);
-  for (const Axis& axis : g.axes) elements *= static_cast<double>(role == Role::x ? axis.x : axis.y);
+  for (const Axis& axis : g.axes)
+    elements *= static_cast<double>(role == Role::x ? axis.x : axis.y);
   return saturated(elements * static_cast<double>(element_bytes(p.dtype)));
 }
 

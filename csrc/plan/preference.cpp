@@ -30,11 +30,12 @@ bool has_depthwise_kernels(const Problem& p) {
          (p.x.channel == 1) == (p.y.channel == 1);
 }
 
-// 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both, two
-// threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
+// 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
+// two threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
 // - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
-//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3; k5
-//   0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0 to 1.4;
+//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3;
+//   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
+//   to 1.4;
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
 //   1.1 to 1.25, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5 and k7 0.35 to 1.1,
 //   0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75 to 2.8;
@@ -179,10 +180,10 @@ bool has_bfloat16_products() {
 }
 
 // 2-D depthwise problems in bfloat16 on CPUs with its dot products, channels last, up to 7x7. Times
-// of simd over oneDNN, two threads of Zen 5, 21 to 960 channels of 7x7 to 112x112: fprop of 3x3 0.95
-// to 1.3, with strides 1.0 to 2.5; dgrad of 3x3 0.95 to 1.25; 5x5 and 7x7 0.65 to 1.0, but of images
-// up to 16x16 fprop 1.0 to 1.55, dgrad 0.95 to 1.35; dgrad with strides has no kernel; wgrad of 3x3
-// 1.1 to 2.1, with strides 0.9 to 1.0, up to 16x16 1.2 to 2.3. Channels first 0.3 to 0.95.
+// of simd over oneDNN, two threads of Zen 5, 21 to 960 channels of 7x7 to 112x112: fprop of 3x3
+// 0.95 to 1.3, with strides 1.0 to 2.5; dgrad of 3x3 0.95 to 1.25; 5x5 and 7x7 0.65 to 1.0, but of
+// images up to 16x16 fprop 1.0 to 1.55, dgrad 0.95 to 1.35; dgrad with strides has no kernel; wgrad
+// of 3x3 1.1 to 2.1, with strides 0.9 to 1.0, up to 16x16 1.2 to 2.3. Channels first 0.3 to 0.95.
 bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||

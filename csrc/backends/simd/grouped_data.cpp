@@ -53,7 +53,8 @@ class GroupedDataPlan : public Plan {
     return count;
   }
   int64_t local_bytes() const {
-    return most_taps_ * int64_t{sizeof(LaneTapRun)} + (side_.memory_units() + stage_units_) * unit();
+    return most_taps_ * int64_t{sizeof(LaneTapRun)} +
+           (side_.memory_units() + stage_units_) * unit();
   }
 
   const Problem problem_;
@@ -67,8 +68,8 @@ class GroupedDataPlan : public Plan {
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase
   bool asks_ahead_, asks_for_results_;
-  bool staged_;           // results are sums in another order than the tensor's
-  Dtype out_dtype_;       // of what is written first
+  bool staged_;      // results are sums in another order than the tensor's
+  Dtype out_dtype_;  // of what is written first
   BoxGrid grid_;
   std::vector<BoxPhase> phases_;
   int64_t taps_ = 0, most_taps_ = 0;  // of all phases, of one; of all planes
@@ -88,15 +89,14 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
             out_.channel == 1 && converts(arithmetic, in_.dtype)),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
-  // Below these sizes it costs more than it gains: 3x3, no reads asked for 0.9 to 1.0 of the time up
-  // to 11 MB, 1.05 to 1.3 from 14 MB on with 16 lanes (with 8 0.85 to 1.15), 4x4 of stride 2 1.1 to
-  // 1.25 of 17 MB; no writes 0.9 to 1.0 up to 5 MB, 1.05 to 1.6 from 7 MB on (Zen 5, 32 MB of
+  // Below these sizes it costs more than it gains: 3x3, no reads asked for 0.9 to 1.0 of the time
+  // up to 11 MB, 1.05 to 1.3 from 14 MB on with 16 lanes (with 8 0.85 to 1.15), 4x4 of stride 2 1.1
+  // to 1.25 of 17 MB; no writes 0.9 to 1.0 up to 5 MB, 1.05 to 1.6 from 7 MB on (Zen 5, 32 MB of
   // third-level cache).
   constexpr int64_t kFarReads = 12 << 20, kFarWrites = 6 << 20;
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
-  asks_ahead_ =
-      side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > kFarReads;
+  asks_ahead_ = side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > kFarReads;
   asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > kFarWrites;
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();

@@ -110,8 +110,7 @@ bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<Sliding>&
   for (const Sliding& s : sliding) meetings *= ceil_div(s.taps, s.stride);
   const bool one_instruction = dtype != Dtype::bf16 || arithmetic.lanes > 8;
   const int index = static_cast<int>(dtype);
-  return meetings <= (one_instruction ? 16 : 8) &&
-         arithmetic.lane_taps[index][index].at[1][1][1];
+  return meetings <= (one_instruction ? 16 : 8) && arithmetic.lane_taps[index][index].at[1][1][1];
 }
 
 GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -128,8 +127,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
          true),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
-         grid_.extent,
-         y_.in_place() && converts(arithmetic, problem.dtype, sliding_)),
+         grid_.extent, y_.in_place() && converts(arithmetic, problem.dtype, sliding_)),
       weights_(problem.w, lane_role_, order_),
       tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
       taps_(tap_rows_ * problem.geometry.axes[2].k) {
@@ -137,8 +135,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   // 0.9 of the time up to 14 MB, 0.8 to 1.25 of 19 to 24, 1.0 to 2 from 29 on (Zen 5, 32 MB of
   // third-level cache).
   constexpr int64_t kFar = 18 << 20;
-  asks_ahead_ =
-      y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
+  asks_ahead_ = y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
   choose_sizes();
   kernel = "wgrad, channels of all groups in lanes, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
@@ -235,7 +232,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
       std::min<int64_t>(kMaxLaneRows, most_taps / ceil_div(taps.row_taps, tap_pieces));
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
   const int64_t b_ahead = call.b_ahead;
-  const LaneTapsFunctions& functions = 
+  const LaneTapsFunctions& functions =
       arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   call.a_tap = taps.step;
   call.sums_vector = vector_sums_;

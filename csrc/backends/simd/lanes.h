@@ -88,9 +88,8 @@ constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_cou
 
 // Functions for 1, 2, ... pixels.
 template <class From, class To, int vectors>
-constexpr auto kLanePixels =
-    lane_pixels_by_count<From, To, vectors>(
-        std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
+constexpr auto kLanePixels = lane_pixels_by_count<From, To, vectors>(
+    std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
 
 // A run of taps: each pixel is loaded, and converted, once for all of its results.
 template <int taps, int pixels, class From, class T>

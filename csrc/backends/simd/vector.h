@@ -65,8 +65,8 @@ CONVTBW_INLINE Words widen(const uint16_t* p) {
 CONVTBW_INLINE Shorts narrow(Words v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i words = reinterpret_cast<__m256i>(v);
-  return reinterpret_cast<Shorts>(_mm256_castsi256_si128(
-      _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0b1000)));
+  return reinterpret_cast<Shorts>(
+      _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0b1000)));
 #else
   return __builtin_convertvector(v, Shorts);
 #endif

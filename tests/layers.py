@@ -1,0 +1,75 @@
+"""Depthwise layers, their three partials, and the exact values of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from targets import integers
+from torch import Tensor
+
+import torch_ops
+
+PARTIALS = ("fprop", "dgrad", "wgrad")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A depthwise convolution."""
+
+    extents: tuple[int, ...]  # of x: images, channels, pixels
+    kernel: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    data_format: str = "NCX"
+
+    def attributes(self) -> dict[str, object]:
+        ones = (1,) * len(self.kernel)
+        return {
+            "strides": [*(self.stride or ones)],
+            "pads_begin": [*self.padding],
+            "pads_end": [*self.padding],
+            "dilations": [*(self.dilation or ones)],
+            "groups": self.extents[1],
+            "data_format": self.data_format,
+            "weights_format": "OIX",
+        }
+
+    def operands(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """x, w and y, of integers so small that sums are exact in any order and dtype."""
+        images, channels, *pixels = self.extents
+        extents = (channels, *pixels) if self.data_format == "NCX" else (*pixels, channels)
+        x = integers(images, *extents, dtype=dtype)
+        w = integers(channels, 1, *self.kernel, dtype=dtype)
+        shape = torch_ops.convolution(x, w, **self.attributes()).shape
+        return x, w, integers(*shape, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    operands: tuple[Tensor, ...]
+    attributes: dict[str, object]
+
+    def run(self) -> Tensor:
+        return getattr(torch_ops, self.name)(*self.operands, **self.attributes)
+
+    def exact(self) -> Tensor:
+        """By the reference, in float64; of the operands' dtype."""
+        doubles = Call(self.name, tuple(t.double() for t in self.operands), self.attributes)
+        with torch_ops.backends.use("reference"):
+            return doubles.run().to(self.operands[0].dtype)
+
+    def kernel(self) -> str:
+        return torch_ops.backends.explain(self.name, *self.operands, **self.attributes).kernel
+
+
+def call_of(partial: str, x: Tensor, w: Tensor, y: Tensor, layer: Layer) -> Call:
+    attributes = layer.attributes()
+    if partial == "fprop":
+        return Call("convolution", (x, w), attributes)
+    if partial == "dgrad":
+        return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})
+    attributes["weights_shape"] = [*w.shape]
+    return Call("convolution_backward_weights", (x, y), attributes)

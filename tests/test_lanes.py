@@ -1,0 +1,122 @@
+"""The SIMD backend where lanes are the channels of all groups: depthwise, channels last."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from layers import PARTIALS, Layer, call_of
+from targets import every_target, integers
+
+import torch_ops
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+CHANNELS = 21  # a vector of any target, and some more
+
+
+def last(*extents: int, kernel: tuple[int, ...], **layer: tuple[int, ...]) -> Layer:
+    layer.setdefault("padding", (0,) * len(kernel))
+    return Layer(extents, kernel, **layer, data_format="NXC")
+
+
+LAYERS = (
+    # Pixels that share what they read: in every number of pieces of taps and of pixels.
+    *(last(1, CHANNELS, 3, 3 + taps * 3, kernel=(2, taps)) for taps in range(1, 14)),
+    *(last(2, CHANNELS, 4, 2 + pixels, kernel=(3, 3)) for pixels in range(1, 30)),
+    # With padding: windows of fewer taps at each end.
+    *(last(2, CHANNELS, 6, 15, kernel=(3, k), padding=(1, k // 2)) for k in (3, 5, 7, 11)),
+    last(1, CHANNELS, 4, 3, kernel=(5, 9), padding=(4, 8)),
+    # Strides and dilations: neighbours share every second tap, or none.
+    *(last(1, CHANNELS, 9, 40, kernel=(3, k), stride=(2, 2)) for k in (2, 5, 6, 7, 8)),
+    *(last(1, CHANNELS, 9, 50, kernel=(2, k), padding=(1, 3), stride=(1, 3)) for k in (3, 7, 10)),
+    last(1, CHANNELS, 33, 41, kernel=(16, 16), padding=(4, 4), stride=(8, 8)),
+    last(1, CHANNELS, 8, 30, kernel=(3, 4), padding=(1, 2), dilation=(1, 2)),
+    # Rows too short, so that columns or images are neighbours instead.
+    last(1, CHANNELS, 40, 2, kernel=(5, 1), padding=(2, 0)),
+    last(20, CHANNELS, 3, 3, kernel=(3, 3), padding=(1, 1)),
+    # Pixels are a multiple of 512 bytes apart.
+    last(1, 256, 5, 14, kernel=(3, 3), padding=(1, 1)),
+    last(1, CHANNELS, 300, kernel=(31,), padding=(15,)),
+    last(1, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_values(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for layer in LAYERS:
+            operands = layer.operands(dtype)
+            for partial in PARTIALS:
+                call = call_of(partial, *operands, layer)
+                assert "channels of all groups in lanes" in call.kernel(), (layer, call.kernel())
+                assert torch.equal(call.run(), call.exact()), (layer, partial)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:
+    """Also in 16 bits, unless what is added up meets each element often (kernels.cpp)."""
+    one_instruction = dtype != torch.float16 or target in ("avx2", "avx512")
+    for kernel, stride in (((3, 3), (1, 1)), ((7, 7), (1, 1)), ((4, 4), (2, 2))):
+        layer = last(1, 64, 32, 32, kernel=kernel, padding=(1, 1), stride=stride)
+        operands = layer.operands(dtype)
+        with torch_ops.backends.use("simd", target):
+            for partial in PARTIALS:
+                found = "in place" in call_of(partial, *operands, layer).kernel()
+                few = kernel == (4, 4) or target.endswith("512") or dtype == torch.float16
+                expected = one_instruction and (partial != "wgrad" or (kernel != (7, 7) and few))
+                whole = dtype in (torch.float32, torch.float64)
+                assert found == (whole or expected), (partial, kernel)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_what_lies_far(target: str, dtype: torch.dtype) -> None:
+    """What is larger than the caches is asked for beforehand, beyond the end of the tensors too."""
+    for layer in (
+        last(4, 144, 80, 80, kernel=(3, 3), padding=(1, 1)),
+        last(2, 128, 130, 130, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
+    ):
+        operands = layer.operands(dtype)
+        for partial in PARTIALS:
+            call = call_of(partial, *operands, layer)
+            with torch_ops.backends.use("simd", target):
+                assert torch.equal(call.run(), call.exact()), (layer, partial)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "payloads"),
+    [(torch.bfloat16, range(1, 128)), (torch.float16, range(1, 1024, 31))],
+    ids=str,
+)
+@every_target
+def test_every_nan_stays_one(target: str, dtype: torch.dtype, payloads: range) -> None:
+    """Rounding a sum to 16 bits makes neither infinity nor zero of it."""
+    infinity = torch.tensor(torch.inf, dtype=dtype).view(torch.int16).item()
+    bits = torch.tensor([[infinity + p, infinity + p - 2**15] for p in payloads])
+    nans = bits.to(torch.int16).view(dtype).reshape(-1, 1, 1).expand(-1, 1, 40)
+    for layer in (
+        Layer((len(nans), 40, 1), (1,), (0,), data_format="NXC"),
+        Layer((len(nans), 40, 1), (1,), (0,)),
+    ):
+        x = nans if layer.data_format == "NXC" else nans.transpose(1, 2).contiguous()
+        call = call_of("fprop", x, integers(40, 1, 1, dtype=dtype).fill_(1), x, layer)
+        with torch_ops.backends.use("simd", target):
+            assert call.run().isnan().all()
+
+
+def test_runs_of_taps_have_the_same_bits_with_any_number_of_threads() -> None:
+    layer = last(3, 40, 30, 31, kernel=(5, 5), padding=(2, 2))
+    x, w = (torch.randn(t.shape) for t in layer.operands(torch.float32)[:2])
+    call = call_of("fprop", x, w, x, layer)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            with torch_ops.backends.use("simd"):
+                results.append(call.run())
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in itertools.pairwise(results))
