@@ -12,7 +12,7 @@ constexpr int64_t kLine = 64;
 }  // namespace
 
 BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& windows,
-                         int64_t first_channel, int64_t channels) {
+                         int64_t first_channel, int64_t channels, int64_t steps) {
   const BoxRange box = packing.joined(windows);
   const Tensor& tensor = packing.tensor;
   const int64_t bytes = element_bytes(tensor.dtype);
@@ -42,16 +42,16 @@ BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRang
   if (inner.bytes > kLine) return;
   stretch_ = static_cast<const char*>(data) + offset * bytes;
   stretch_lines_ = (inner.count * inner.bytes + kLine - 1) / kLine;
-  lines_ = stretch_lines_;
+  left_ = stretch_lines_;
   for (int a = 0; a < kBoxRank; ++a) {
     loops_[a] = all[a];
-    lines_ *= all[a].count;
+    left_ *= all[a].count;
   }
-  left_ = lines_;
+  step_lines_ = ceil_div(left_, std::max<int64_t>(steps, 1));
 }
 
-void BoxPrefetch::fetch(int64_t lines) {
-  for (lines = std::min(lines, left_); lines > 0;) {
+void BoxPrefetch::fetch() {
+  for (int64_t lines = std::min(step_lines_, left_); lines > 0;) {
     const int64_t count = std::min(lines, stretch_lines_ - line_);
     for (int64_t i = 0; i < count; ++i) __builtin_prefetch(stretch_ + (line_ + i) * kLine, 0, 2);
     line_ += count;

@@ -13,12 +13,12 @@ class BoxPrefetch {
  public:
   BoxPrefetch() = default;  // of nothing
 
-  // What pack_box() with these arguments will read, of so many channels.
+  // What pack_box() with these arguments will read, of so many channels, evenly in so many steps:
+  // only some dozen lines can be under way.
   BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box, int64_t first_channel,
-              int64_t channels);
+              int64_t channels, int64_t steps);
 
-  int64_t lines() const { return lines_; }  // of the cache, about
-  void fetch(int64_t lines);                // the next ones; nothing behind the last
+  void fetch();  // the next step; nothing behind the last
 
  private:
   struct Loop {
@@ -28,7 +28,7 @@ class BoxPrefetch {
   std::array<Loop, kBoxRank> loops_{};  // over contiguous stretches
   const char* stretch_ = nullptr;
   int64_t stretch_lines_ = 0, line_ = 0;
-  int64_t lines_ = 0, left_ = 0;
+  int64_t step_lines_ = 0, left_ = 0;  // of the cache, about
 };
 
 }  // namespace convtbw::simd

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/box_prefetch.h"
 #include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
@@ -57,12 +58,12 @@ class DataPlan : public Plan {
   void for_each_piece(size_t phase, const BoxRange& windows, const F& f) const;
   void run_windows(const BlockRange& part, const Chunk& chunk, size_t phase, const BoxRange& box,
                    const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
-                   const char* packed, const char* bias) const;
+                   const char* packed, const char* bias, BoxPrefetch& prefetch) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
                     const LaneBlock& block, void* packed) const;
   void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-               const char* packed, const char* bias) const;
+               const BoxRange& next, const char* packed, const char* bias) const;
   void fill(const BlockRange& part, const BoxRange& positions, char* c,
             const PerAxis<int64_t>& c_stride, const char* bias) const;
 
@@ -403,7 +404,8 @@ void DataPlan::pack_weights(const Operands& operands, const BlockRange& part, co
 // All lanes of the part for some windows of a packed box.
 void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t index,
                            const BoxRange& box, const BoxRange& windows, const PerAxis<Range>& taps,
-                           const Place& place, const char* packed, const char* bias) const {
+                           const Place& place, const char* packed, const char* bias,
+                           BoxPrefetch& prefetch) const {
   const BoxPhase& phase = phases_[index];
   int64_t pixels = 0;
   for_each_row(windows, [&](const PerAxis<int64_t>& u) {
@@ -462,6 +464,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
             __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[row] * unit() + at,
                                1);
       arithmetic_.tiles.gathered[block.vectors][rows](call);
+      prefetch.fetch();
       pixel += rows;
     }
     b += phase.taps * chunk.units * width * unit();
@@ -469,7 +472,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
 }
 
 void DataPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-                       const char* packed, const char* bias) const {
+                       const BoxRange& next, const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
@@ -496,15 +499,28 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   if (!complete_) fill(part, positions, c, c_stride, bias);
 
   const Place place{buffer, c, c_stride, a_rows, c_rows};
+  // While a chunk of this box is multiplied, the next one is fetched: with it channels first takes
+  // 0.88 to 1.0 of the time, channels last 0.96 to 1.03 (Zen 5, 8 lanes).
+  int64_t tiles = 0;
+  for (const BoxPhase& phase : phases_) {
+    const BoxRange windows = windows_of(box, phase);
+    if (!windows.empty())
+      tiles += part.blocks * ceil_div(windows.count[0] * windows.count[1] * windows.count[2] *
+                                          windows.count[3],
+                                      arithmetic_.tiles.max_rows[2]);
+  }
   for (const Chunk& chunk : chunks_) {
     const Panel panel{
         chunk.first, chunk.channels, 0, packing_.strips[3].length * chunk.units, chunk.units, 1};
     pack_box(packing_, in, box, &panel, 1, buffer);
+    const bool last = &chunk == &chunks_.back();
+    const Chunk& then = last ? chunks_.front() : *(&chunk + 1);
+    BoxPrefetch prefetch(packing_, in, last ? next : box, then.first, then.channels, tiles);
     for (size_t index = 0; index < phases_.size(); ++index) {
       const BoxRange windows = windows_of(box, phases_[index]);
       if (windows.empty()) continue;
       for_each_piece(index, windows, [&](const BoxRange& piece, const PerAxis<Range>& taps) {
-        run_windows(part, chunk, index, box, piece, taps, place, packed, bias);
+        run_windows(part, chunk, index, box, piece, taps, place, packed, bias, prefetch);
       });
     }
   }
@@ -546,7 +562,8 @@ void DataPlan::run(const Operands& operands) const {
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const BlockRange& part = parts_[first + i / boxes];
-      run_box(operands, part, grid_.box(i % boxes), weights_of(i / boxes),
+      run_box(operands, part, grid_.box(i % boxes), grid_.box(std::min(i % boxes + 1, boxes - 1)),
+              weights_of(i / boxes),
               bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
   }

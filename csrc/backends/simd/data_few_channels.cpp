@@ -413,18 +413,16 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
     });
   }
 
-  // While this box is multiplied, the next one is fetched: evenly, for only some dozen lines can be
-  // under way.
-  // 1x1 from 64 to 3 channels took 1.5 times as long without (Zen 4).
-  BoxPrefetch prefetch(packing_, in, next, 0, in_channels_);
+  // While this box is multiplied, the next one is fetched: 1x1 from 64 to 3 channels took 1.5 times
+  // as long without (Zen 4).
   int64_t tiles = 0;
   for (const Group& group : groups_) {
     const BoxRange rows = windows_of(box, phases_[group.rows_of]);
     if (rows.count[0] > 0 && rows.count[1] > 0 && rows.count[2] > 0)
       tiles += rows.count[0] * rows.count[1] * rows.count[2] * tiles_of(group, box.count[3]);
   }
-  const int64_t lines = ceil_div(prefetch.lines(), std::max<int64_t>(tiles, 1));
-  const auto fetch_some = [&] { prefetch.fetch(lines); };
+  BoxPrefetch prefetch(packing_, in, next, 0, in_channels_, tiles);
+  const auto fetch_some = [&] { prefetch.fetch(); };
   // One row of windows; p: where its results begin.
   const auto add_group = [&](const Group& group, const char* b, PerAxis<int64_t> p) {
     const char* const a = packed + group.weights * unit();
@@ -502,7 +500,7 @@ void FewChannelsPlan::run(const Operands& operands) const {
   });
   parallel_for(problem_.threads, groups * boxes, [&](int64_t i) {
     const int64_t group = i / boxes;
-    const int64_t next = std::min(i % boxes + problem_.threads, boxes - 1);
+    const int64_t next = std::min(i % boxes + 1, boxes - 1);
     run_box(operands, group, grid_.box(i % boxes), grid_.box(next),
             packed + group * group_units_ * unit());
   });

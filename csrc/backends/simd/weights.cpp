@@ -142,12 +142,10 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const BoxRange next = grid_.box(index + 1);
       const BoxRange next_y = y_windows(next);
       next_rows = {row_side.packing, row_data, lanes_on_y_ ? next : next_y,
-                   row_panels.front().first, row_channels};
+                   row_panels.front().first, row_channels, tile_calls};
       next_lanes = {lane_side.packing, lane_data, lanes_on_y_ ? next_y : next,
-                    lane_panels.front().first, lane_channels};
+                    lane_panels.front().first, lane_channels, tile_calls};
     }
-    const int64_t row_lines = ceil_div(next_rows.lines(), tile_calls);
-    const int64_t lane_lines = ceil_div(next_lanes.lines(), tile_calls);
 
     const bool cut = run_lists_ > 1 && meets_padding(box);
     char* c = sums;
@@ -196,8 +194,8 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
               for (int64_t tile = 0, done = 0; tile < tiles; ++tile) {
                 const int64_t rows = (panel.rows - done) / (tiles - tile);
                 arithmetic_.tiles.adjacent[block.vectors][rows](call);
-                next_rows.fetch(row_lines);
-                next_lanes.fetch(lane_lines);
+                next_rows.fetch();
+                next_lanes.fetch();
                 call.a = static_cast<const char*>(call.a) + rows * unit();
                 call.c = static_cast<char*>(call.c) + rows * step.row * unit();
                 done += rows;
