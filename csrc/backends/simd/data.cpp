@@ -505,9 +505,9 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   for (const BoxPhase& phase : phases_) {
     const BoxRange windows = windows_of(box, phase);
     if (!windows.empty())
-      tiles += part.blocks * ceil_div(windows.count[0] * windows.count[1] * windows.count[2] *
-                                          windows.count[3],
-                                      arithmetic_.tiles.max_rows[2]);
+      tiles += part.blocks *
+               ceil_div(windows.count[0] * windows.count[1] * windows.count[2] * windows.count[3],
+                        arithmetic_.tiles.max_rows[2]);
   }
   for (const Chunk& chunk : chunks_) {
     const Panel panel{
@@ -563,8 +563,7 @@ void DataPlan::run(const Operands& operands) const {
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const BlockRange& part = parts_[first + i / boxes];
       run_box(operands, part, grid_.box(i % boxes), grid_.box(std::min(i % boxes + 1, boxes - 1)),
-              weights_of(i / boxes),
-              bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
+              weights_of(i / boxes), bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
   }
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "backends/simd/box_prefetch.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
@@ -84,9 +85,9 @@ class WinogradPlan : public Plan {
   void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
                     char* packed) const;
   bool run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-               const char* packed, const char* bias) const;
+               const BoxRange& next, const char* packed, const char* bias) const;
   bool run_phase(const BlockRange& part, const BoxRange& box, size_t i1, size_t i2, size_t i3,
-                 const char* packed, const char* bias, char* memory) const;
+                 const char* packed, const char* bias, char* memory, BoxPrefetch& prefetch) const;
   void unpack(const Operands& operands, const BlockRange& part, const BoxRange& box,
               const char* stage) const;
   const char* pack_bias(const void* bias, char* packed) const;
@@ -372,7 +373,8 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
 // The results of a phase, or of those that are added, for all lanes of the part. Whether all are
 // finite.
 bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t i1, size_t i2,
-                             size_t i3, const char* packed, const char* bias, char* memory) const {
+                             size_t i3, const char* packed, const char* bias, char* memory,
+                             BoxPrefetch& prefetch) const {
   const BoxPhase& phase = this->phase(i1, i2, i3);
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
   int64_t* const c_rows = a_rows + list_;
@@ -428,6 +430,7 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
             call.a_rows = a_rows + done;
             call.c_rows = c_rows + done;
             arithmetic_.tiles.gathered[block[i].vectors][rows](call);
+            prefetch.fetch();
             done += rows;
           }
           b += frequency_rows(chunk, i1) * width * 4;
@@ -459,7 +462,7 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
 
 // Whether all results are finite.
 bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-                           const char* packed, const char* bias) const {
+                           const BoxRange& next, const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
   char* const buffer = memory + 2 * list_ * int64_t{sizeof(int64_t)};
@@ -467,11 +470,17 @@ bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, con
                          part.group * in_channels_ * packing_.tensor.channel * bytes;
   const Panel panel{0, in_channels_, 0, packing_.strips[3].length * in_channels_, in_channels_, 1};
   pack_box(packing_, in, box, &panel, 1, buffer);
+  // While this box is multiplied, the next one is fetched: channels first takes 0.94 to 0.98 of the
+  // time, channels last 1.0 (Zen 5, 8 lanes).
+  const int64_t calls = std::ssize(phases_) * std::ssize(chunks_) * part.blocks * kFrequencies *
+                        ceil_div(box.count[0] * box.count[1] * box.count[2] * box.count[3],
+                                 arithmetic_.tiles.max_rows[2]);
+  BoxPrefetch prefetch(packing_, in, next, 0, in_channels_, calls);
   bool finite = true;
   for (size_t i2 = 0; i2 < (summed_[2] ? 1 : axes_[2].phases.size()); ++i2)
     for (size_t i3 = 0; i3 < (summed_[3] ? 1 : axes_[3].phases.size()); ++i3)
       for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
-        finite &= run_phase(part, box, i1, i2, i3, packed, bias, memory);
+        finite &= run_phase(part, box, i1, i2, i3, packed, bias, memory, prefetch);
   unpack(operands, part, box, buffer + (buffer_units_ + frequency_units_ + product_units_) * 4);
   return finite;
 }
@@ -511,7 +520,8 @@ void WinogradPlan::run(const Operands& operands) const {
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const BlockRange& part = parts_[first + i / boxes];
-      if (!run_box(operands, part, grid_.box(i % boxes), packed + i / boxes * part_bytes,
+      if (!run_box(operands, part, grid_.box(i % boxes),
+                   grid_.box(std::min(i % boxes + 1, boxes - 1)), packed + i / boxes * part_bytes,
                    bias ? bias + part.group * bias_lanes_ * 4 : nullptr))
         finite = false;
     });

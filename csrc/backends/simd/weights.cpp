@@ -141,9 +141,9 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     if (index + 1 < first_box + boxes) {
       const BoxRange next = grid_.box(index + 1);
       const BoxRange next_y = y_windows(next);
-      next_rows = {row_side.packing, row_data, lanes_on_y_ ? next : next_y,
+      next_rows = {row_side.packing,         row_data,     lanes_on_y_ ? next : next_y,
                    row_panels.front().first, row_channels, tile_calls};
-      next_lanes = {lane_side.packing, lane_data, lanes_on_y_ ? next_y : next,
+      next_lanes = {lane_side.packing,         lane_data,     lanes_on_y_ ? next_y : next,
                     lane_panels.front().first, lane_channels, tile_calls};
     }
 

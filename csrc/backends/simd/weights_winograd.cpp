@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "backends/simd/box_prefetch.h"
 #include "backends/simd/epilogue.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
@@ -38,7 +39,7 @@ class WinogradWeightsPlan : public Plan {
   void transform_y(const Part& part, const BoxRange& box, const Footing& down, const Footing& along,
                    const char* buffer, char* frequencies) const;
   void multiply(const Part& part, const BoxRange& box, const char* x, const char* y, Start start,
-                char* sums) const;
+                char* sums, BoxPrefetch& next_x, BoxPrefetch& next_y) const;
   bool finish(const Operands& operands, const Part& part, const Range& channels, const char* sums,
               char* taps) const;
 
@@ -244,7 +245,8 @@ void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, con
 
 // Adds the products of a box's tiles to the sums of a phase.
 void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const char* x,
-                                   const char* y, Start start, char* sums) const {
+                                   const char* y, Start start, char* sums, BoxPrefetch& next_x,
+                                   BoxPrefetch& next_y) const {
   const PerAxis<Strip>& strips = x_strips_;
   const Footing &image = strips[0].footings.front(), &depth = strips[1].footings.front();
   const int64_t channels = part.x_channels, plane_tiles = box.count[2] * box.count[3];
@@ -278,6 +280,8 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
           call.a = a + done * 4;
           call.c = c + done * part.lanes * 4;
           arithmetic_.tiles.adjacent[block.vectors][rows](call);
+          next_x.fetch();
+          next_y.fetch();
           done += rows;
         }
       }
@@ -310,6 +314,16 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
         part.lanes - live};
     pack_box(x_packing_, x, box, &x_panel, 1, x_buffer);
     pack_box(y_packing_, y, box, &y_panel, 1, y_buffer);
+    // While this box is multiplied, the next one is fetched: channels first takes 0.87 to 0.98 of
+    // the time, channels last 0.97 (Zen 5, 8 lanes).
+    BoxPrefetch next_x, next_y;
+    if (index + 1 < end) {
+      const int64_t calls = axis(1).dilation * axis(2).dilation * phases() * axis(0).k *
+                            kFrequencies * part.blocks *
+                            ceil_div(part.x_channels, arithmetic_.tiles.max_rows[2]);
+      next_x = {x_packing_, x, grid_.box(index + 1), part.x_channel, part.x_channels, calls};
+      next_y = {y_packing_, y, grid_.box(index + 1), part.lane, live, calls};
+    }
     for (int64_t down = 0; down < axis(1).dilation; ++down)
       for (int64_t along = 0; along < axis(2).dilation; ++along) {
         transform_y(part, box, y_strips_[2].footings[down], y_strips_[3].footings[along], y_buffer,
@@ -322,7 +336,7 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
                           x_buffer, part.x_channels, part.x_channels, x_pitch(part.x_channels),
                           x_frequencies);
           multiply(part, box, x_frequencies, y_frequencies, begun ? Start::accumulate : Start::zero,
-                   sums + phase * phase_units(part) * 4);
+                   sums + phase * phase_units(part) * 4, next_x, next_y);
         }
       }
   }
