@@ -68,6 +68,35 @@ def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
+def test_lanes_of_taps_and_channels(target: str, dtype: torch.dtype) -> None:
+    """wgrad of ragged channels on both sides: lanes end anywhere in a window's row."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for what, shape, stride, pad, groups in (
+            ("wide windows", ((1, 21, 70, 75), (21, 21, 16, 16)), 8, 4, 1),
+            ("overlapping windows", ((2, 9, 12, 33), (9, 9, 3, 3)), 1, 1, 1),
+            ("odd rows", ((3, 10, 5, 19), (10, 10, 3, 5)), 1, 2, 1),
+            ("windows that are apart", ((1, 6, 13, 41), (6, 6, 2, 4)), 9, 0, 1),
+            ("many boxes", ((2, 5, 40, 200), (5, 5, 3, 3)), 1, 1, 1),
+            ("many lanes", ((1, 33, 3, 90), (33, 33, 1, 31)), 1, 15, 1),
+            ("three axes", ((1, 5, 4, 5, 21), (9, 5, 2, 3, 3)), 1, 1, 1),
+            ("groups", ((2, 18, 60), (30, 9, 7)), 2, 3, 2),
+        ):
+            for channels_last in (False, True):
+                found += wrong(what, shape, stride, pad, groups, dtype, channels_last)
+        plan = torch_ops.backends.explain(
+            "convolution_backward_weights",
+            *(integers(1, 9, 20, dtype=dtype) for _ in "xy"),
+            strides=[1], pads_begin=[1], pads_end=[1], dilations=[1], data_format="NCX",
+            weights_format="OIX", weights_shape=[9, 9, 3],
+        )  # fmt: skip
+    joined = "x in lanes, taps joined with channels" in plan.kernel
+    assert joined == ((target, dtype) != ("generic", torch.float64)), plan.kernel
+    assert not found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
 def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
     """Depthwise, with a channel multiplier, and small groups."""
     found = []

@@ -41,7 +41,7 @@ BoxRange WeightsPlan::windows_of_tap(const BoxRange& box, const PerAxis<int64_t>
 // Runs over some windows of a packed box, for lanes in blocks of `width`. Returns how many.
 int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int64_t width,
                                Run* runs) const {
-  const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
+  const int64_t x_pitch = this->x_pitch(width), y_pitch = lanes_on_y_ ? width : pitch_;
   const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
   // Pairs of windows, and an odd window at the box's end. A pair may have one window too many: what
   // lies there is zero.
@@ -98,8 +98,11 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     row_panels.push_back({panel.channel, panel.channels, i * pitch_ * row_side.positions,
                           row_side.packing.strips[3].length * pitch_, pitch_, 1});
   }
+  if (joined_lanes())
+    lane_panels.push_back(
+        {0, x_.channels, 0, x_.packing.strips[3].length * x_.channels, x_.channels, 1});
   int64_t lane_offset = 0;
-  for (int64_t i = 0; i < part.blocks; ++i) {
+  for (int64_t i = 0; i < (joined_lanes() ? 0 : part.blocks); ++i) {
     const LaneBlock& block = blocks_[part.first_block + i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
     lane_panels.push_back({block.lane, block.live, lane_offset,
@@ -135,7 +138,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     pack_box(row_side.packing, row_data, lanes_on_y_ ? box : y_box, row_panels.data(), part.panels,
              row_buffer);
     pack_box(lane_side.packing, lane_data, lanes_on_y_ ? y_box : box, lane_panels.data(),
-             part.blocks, lane_buffer);
+             std::ssize(lane_panels), lane_buffer);
 
     BoxPrefetch next_rows, next_lanes;
     if (index + 1 < first_box + boxes) {
@@ -153,7 +156,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     for (int64_t i = 0; i < part.blocks; ++i) {
       const LaneBlock& block = blocks_[part.first_block + i];
       const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-      const int64_t x_pitch = lanes_on_y_ ? pitch_ : width, y_pitch = lanes_on_y_ ? width : pitch_;
+      const int64_t x_pitch = this->x_pitch(width), y_pitch = lanes_on_y_ ? width : pitch_;
       const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
       TileCall call{};
       call.a_step = lanes_on_y_ ? x_step : y_pitch;
@@ -172,7 +175,8 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       for (int64_t p = 0; p < part.panels; ++p) {
         const RowPanel& panel = panels_[part.first_panel + p];
         const char* const a = row_buffer + row_panels[p].offset * unit();
-        const char* const b = lane_buffer + lane_panels[i].offset * unit();
+        const char* const b =
+            lane_buffer + (joined_lanes() ? block.lane : lane_panels[i].offset) * unit();
         const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
         const int64_t tiles = ceil_div(panel.rows, max_rows);
         const SumSteps step = sum_steps(panel, block);
@@ -233,17 +237,33 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_));
   const int64_t row = row_stride(), lane = lane_stride();
-  char* const to = static_cast<char*>(operands.data.w) +
-                   (group * w.group + panel.channel * row + block.lane * lane) * bytes;
+  char* const to =
+      static_cast<char*>(operands.data.w) +
+      (group * w.group + panel.channel * row + (joined_lanes() ? 0 : block.lane * lane)) * bytes;
   const SumSteps step = sum_steps(panel, block);
-  // `count` vectors of sums, from one to the next in the sums and in the weights.
+  // `count` vectors of some lanes, from one to the next in the sums and in the weights.
+  const auto write_lanes = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,
+                               int64_t count, int64_t lanes) {
+    write_weights(
+        problem_, arithmetic_,
+        {sums + from * unit(), from_step, 1, to + offset * bytes, to_step, lane, count, lanes});
+  };
   const auto write = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,
                          int64_t count) {
-    write_weights(problem_, arithmetic_,
-                  {sums + from * unit(), from_step, 1, to + offset * bytes, to_step, lane, count,
-                   block.live});
+    write_lanes(from, from_step, offset, to_step, count, block.live);
   };
-  if (joined_) {
+  if (joined_lanes()) {
+    // The lanes of one tap of the last axis after the other.
+    for (int64_t tap = 0; tap < row_taps_; ++tap)
+      for (int64_t first = 0, count; first < block.live; first += count) {
+        const int64_t last_tap = (block.lane + first) / x_.channels;
+        const int64_t channel = (block.lane + first) % x_.channels;
+        count = std::min(block.live - first, x_.channels - channel);
+        write_lanes(tap * step.tap + first, step.row,
+                    tap_offset(tap) + last_tap * w.axes[2] + channel * lane, row, panel.rows,
+                    count);
+      }
+  } else if (joined_) {
     // The taps of the last axis, often contiguous.
     for (int64_t tap = 0; tap < row_taps_; ++tap)
       for (int64_t c = 0; c < panel.channels; ++c)

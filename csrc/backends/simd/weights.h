@@ -3,8 +3,8 @@
 // own: they differ only in where they begin in x. Both sides are packed, box of pixels by box, into
 // panels as wide as the tile's sides.
 //
-// Where x has so few channels that they cannot fill a tile's rows, the taps of the last axis join
-// them: pixels and channels of x are contiguous, so rows run over both.
+// Where x's channels fill neither a tile's rows nor whole vectors, the taps of the last axis join
+// them: pixels and channels of x are contiguous, so rows or lanes run over both.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ namespace convtbw::simd {
 // A range of the other side's channels, packed side by side.
 struct RowPanel {
   int64_t channel, channels;
-  int64_t rows;  // channels, or channels * taps of the last axis where these are joined
+  int64_t rows;  // channels, or channels * taps of the last axis where x's are joined
 };
 
 class WeightsPlan : public Plan {
@@ -60,6 +60,12 @@ class WeightsPlan : public Plan {
   void finish(const Operands& operands, int64_t group, const LaneBlock& block,
               const RowPanel& panel, char* sums) const;
   int64_t tap_offset(int64_t tap) const;
+  bool joined_rows() const { return joined_ && lanes_on_y_; }
+  bool joined_lanes() const { return joined_ && !lanes_on_y_; }
+  // Units from one pixel of x to the next in a buffer of lanes in blocks of `width`.
+  int64_t x_pitch(int64_t width) const {
+    return lanes_on_y_ ? pitch_ : joined_ ? x_.channels : width;
+  }
   int64_t row_stride() const { return lanes_on_y_ ? problem_.w.x_channel : problem_.w.y_channel; }
   int64_t lane_stride() const { return lanes_on_y_ ? problem_.w.y_channel : problem_.w.x_channel; }
   int64_t panel_units(const RowPanel& panel, const LaneBlock& block) const {
@@ -75,8 +81,8 @@ class WeightsPlan : public Plan {
 
   const Problem all_, problem_;  // of all slices, of one
   const Arithmetic& arithmetic_;
-  bool lanes_on_y_, joined_;
-  bool taps_inside_;  // in the weights, of both channels
+  bool lanes_on_y_, joined_;  // joined: x's channels with the taps of the last axis
+  bool taps_inside_;          // in the weights, of both channels
   PerAxis<Sliding> sliding_;
   PerAxis<Strip> x_strips_, y_strips_;  // where the windows of a packed box are
   int64_t steps_;                       // windows that one unit holds

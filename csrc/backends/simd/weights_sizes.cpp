@@ -36,25 +36,35 @@ void WeightsPlan::choose_roles() {
     return by_rows * static_cast<double>(lane_channels) /
            static_cast<double>(ceil_div(lane_channels, lanes) * lanes);
   };
+  // Lanes of taps and channels of x pay from here on. Time without over that with them, by the rate
+  // gained (Zen 5, 8 and 16 lanes): 1.09 to 1.125 0.9 to 1.07, 1.14 1.16 (21 channels, 16x16), 1.2
+  // to 1.25 1.1 to 1.5, 1.3 to 1.5 1.0 to 2.5.
+  constexpr double kGain = 1.13;
   joined_ = g.x_channels < 4 && joinable && taps > 1;
   const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
-  lanes_on_y_ = on_y >= rate(g.y_channels, g.x_channels);
+  const double on_x = rate(g.y_channels, g.x_channels);
+  lanes_on_y_ = on_y >= on_x;
   joined_ &= lanes_on_y_;
+  if (!joined_ && joinable && taps > 1 && g.y_channels >= 4 &&
+      rate(g.y_channels, g.x_channels * taps) > kGain * std::max(on_x, on_y)) {
+    joined_ = true;
+    lanes_on_y_ = false;
+  }
   row_taps_ = g.axes[0].k * g.axes[1].k * (joined_ ? 1 : taps);
   taps_inside_ = !joined_ && problem_.w.axes[2] == 1 && lane_stride() != 1 && row_stride() != 1;
 
   const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
-  const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels;
+  const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels * (joined_ ? taps : 1);
   // Whole vectors to copy, and a multiple of a good tile's height: 24 of 8 lanes are 4 tiles of 6,
   // 3 to 8 % better than 8 as 2 of 4; 16 of 16 lanes are 2 tiles of 8 (Zen 4).
   const int64_t good = arithmetic_.tiles.max_rows[2] < 8 ? 3 * lanes : lanes;
   // Not quite two panels are one: 21 of 16 lanes take 0.7 to 0.8 of the time, 32 of 8 lanes 0.9
   // to 1.
   const bool one_panel = row_channels > good && row_channels < 2 * good;
-  pitch_ = joined_ ? row_channels : one_panel ? ceil_div(row_channels, 8) * 8 : good;
+  pitch_ = joined_rows() ? row_channels : one_panel ? ceil_div(row_channels, 8) * 8 : good;
   for (int64_t c = 0; c < row_channels; c += pitch_) {
     const int64_t channels = std::min(pitch_, row_channels - c);
-    panels_.push_back({c, channels, joined_ ? channels * taps : channels});
+    panels_.push_back({c, channels, joined_rows() ? channels * taps : channels});
     max_panel_ = std::max(max_panel_, panels_.back().rows);
   }
   blocks_ = lane_blocks(lane_channels, arithmetic_.lanes, max_panel_ < 4);
@@ -110,8 +120,12 @@ void WeightsPlan::choose_sizes() {
       product *= strip({sliding_[a]}, windows[a], Apart::windows).length;
     return product;
   };
+  // Of a pixel, packed.
+  const auto lane_units = [&](int64_t some_blocks) {
+    return joined_lanes() ? x_.channels : some_blocks * block_lanes;
+  };
   const auto box_size = [&] {
-    const int64_t x_channels = lanes_on_y_ ? part_panels * pitch_ : part_blocks * block_lanes;
+    const int64_t x_channels = lanes_on_y_ ? part_panels * pitch_ : lane_units(part_blocks);
     PerAxis<int64_t> size{1, 1, 1, 1};
     for (const int a : {3, 2, 1, 0})
       while (size[a] < extent[a]) {
@@ -141,7 +155,9 @@ void WeightsPlan::choose_sizes() {
     const double rows = static_cast<double>(part_panels * pitch_);
     const double lanes = static_cast<double>(part_blocks * block_lanes);
     const double spread = static_cast<double>(x_.positions) / static_cast<double>(y_.positions);
-    const double copied = lanes_on_y_ ? rows * spread + lanes : rows + lanes * spread;
+    const double copied = lanes_on_y_
+                              ? rows * spread + lanes
+                              : rows + static_cast<double>(lane_units(part_blocks)) * spread;
     const double cost = 16 * copied / (rows * lanes * static_cast<double>(row_taps_));
     return cost * std::min(1.0, static_cast<double>(parts() * chunks_) / kFewItems) < 0.05;
   };
@@ -184,14 +200,16 @@ void WeightsPlan::choose_sizes() {
         }
         part_units_ = std::max(part_units_, part.units);
         rows = std::max(rows, part.panels * pitch_);
-        lanes = std::max(lanes, part_lanes);
+        lanes = std::max(lanes, joined_lanes() ? x_.channels : part_lanes);
         parts_.push_back(part);
       }
   const auto lines = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
   run_bytes_ = lines(run_lists_ * run_count_ * int64_t{sizeof(Run)});
   row_buffer_bytes_ = lines(rows * (lanes_on_y_ ? x_ : y_).positions * unit());
-  buffer_bytes_ =
-      run_bytes_ + row_buffer_bytes_ + lines(lanes * (lanes_on_y_ ? y_ : x_).positions * unit());
+  // Joined lanes are read up to a block behind the last ones.
+  const int64_t behind = joined_lanes() ? kMaxVectors * arithmetic_.lanes : 0;
+  buffer_bytes_ = run_bytes_ + row_buffer_bytes_ +
+                  lines((lanes * (lanes_on_y_ ? y_ : x_).positions + behind) * unit());
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   keeps_sums_ = boxes > 1;
   const int64_t sums = !keeps_sums_ ? largest_panel : chunks_ > 1 ? 0 : part_units_;
