@@ -34,7 +34,7 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
-// Elements are converted where they are loaded and stored.
+// Tap by tap. Elements are converted where they are loaded and stored.
 template <class From, class To, int pixels, int vectors, class T = SumOf<To>>
 void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   constexpr int n = kLanes<T>;
