@@ -83,22 +83,13 @@ int64_t result_bytes(const Problem& p) {
   return elements * element_bytes(result_dtype(p));
 }
 
-namespace {
-
-int64_t saturated(double count) {
-  constexpr double limit = 0x1p62;  // two of them can be added
-  return count < limit ? static_cast<int64_t>(count) : std::numeric_limits<int64_t>::max();
-}
-
-}  // namespace
-
-int64_t data_bytes(const Problem& p, Role role) {
+double data_bytes(const Problem& p, Role role) {
   const Geometry& g = p.geometry;
   auto elements = static_cast<double>(role == Role::x ? g.x_channels : g.y_channels) *
                   static_cast<double>(g.batch) * static_cast<double>(g.groups);
   for (const Axis& axis : g.axes)
     elements *= static_cast<double>(role == Role::x ? axis.x : axis.y);
-  return saturated(elements * static_cast<double>(element_bytes(p.dtype)));
+  return elements * static_cast<double>(element_bytes(p.dtype));
 }
 
 int64_t flops(const Problem& p) {
@@ -107,7 +98,8 @@ int64_t flops(const Problem& p) {
                  static_cast<double>(g.x_channels) * static_cast<double>(g.y_channels);
   for (const Axis& axis : g.axes)
     count *= static_cast<double>(axis.k) * static_cast<double>(axis.y);
-  return saturated(count);
+  constexpr double limit = 0x1p63;
+  return count < limit ? static_cast<int64_t>(count) : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace convtbw

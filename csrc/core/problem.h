@@ -71,8 +71,8 @@ size_t hash(const Problem& problem);
 // What the wanted role occupies where it is allocated for the call, and so dense.
 int64_t result_bytes(const Problem& problem);
 
-// Of x or y, as if dense. Saturates, as below.
-int64_t data_bytes(const Problem& problem, Role role);
+// Of x or y, as if dense: of an expanded tensor more than an integer holds.
+double data_bytes(const Problem& problem, Role role);
 
 // Multiply-adds of all taps, absent ones included, times two: the customary count. Saturates.
 int64_t flops(const Problem& problem);
