@@ -61,6 +61,8 @@ struct BoxGrid {
     }
     return range;
   }
+  // The last one after itself.
+  BoxRange box_after(int64_t index) const { return box(std::min(index + 1, boxes() - 1)); }
 };
 
 // What the two elements of a bfloat16 pair are: neighbouring channels, or the same channel at two

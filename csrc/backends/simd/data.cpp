@@ -562,7 +562,7 @@ void DataPlan::run(const Operands& operands) const {
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const BlockRange& part = parts_[first + i / boxes];
-      run_box(operands, part, grid_.box(i % boxes), grid_.box(std::min(i % boxes + 1, boxes - 1)),
+      run_box(operands, part, grid_.box(i % boxes), grid_.box_after(i % boxes),
               weights_of(i / boxes), bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
   }

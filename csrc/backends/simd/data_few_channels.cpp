@@ -500,8 +500,7 @@ void FewChannelsPlan::run(const Operands& operands) const {
   });
   parallel_for(problem_.threads, groups * boxes, [&](int64_t i) {
     const int64_t group = i / boxes;
-    const int64_t next = std::min(i % boxes + 1, boxes - 1);
-    run_box(operands, group, grid_.box(i % boxes), grid_.box(next),
+    run_box(operands, group, grid_.box(i % boxes), grid_.box_after(i % boxes),
             packed + group * group_units_ * unit());
   });
 }

@@ -520,8 +520,8 @@ void WinogradPlan::run(const Operands& operands) const {
     });
     parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
       const BlockRange& part = parts_[first + i / boxes];
-      if (!run_box(operands, part, grid_.box(i % boxes),
-                   grid_.box(std::min(i % boxes + 1, boxes - 1)), packed + i / boxes * part_bytes,
+      if (!run_box(operands, part, grid_.box(i % boxes), grid_.box_after(i % boxes),
+                   packed + i / boxes * part_bytes,
                    bias ? bias + part.group * bias_lanes_ * 4 : nullptr))
         finite = false;
     });

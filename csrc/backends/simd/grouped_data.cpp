@@ -170,8 +170,7 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
 // together; with 16 lanes 0.9 to 1.1. Runs of 2 taps 0.7 to 1.0.
 int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
                                     const Region& region, int64_t along) const {
-  constexpr int64_t kFewPixels = 4;
-  if (region.windows.count[along] < kFewPixels || region.taps[along] < kMinRunTaps) return 0;
+  if (region.windows.count[along] < kMinRunPixels || region.taps[along] < kMinRunTaps) return 0;
   const auto [offset, window, tap] = phase.footings[along];
   const bool halves = element_bytes(side_.dtype()) == 2;
   const bool spread = arithmetic_.lanes * unit() < 64 && view.stride[along] * window * unit() % 512;
@@ -180,7 +179,8 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
   return ceil_div(region.taps[along], apart) >= kMinRunTaps ? apart : 0;
 }
 
-// The taps of all planes that a region's windows meet, in runs along the region's pixels.
+// The taps of all planes that a region's windows meet, in runs along the region's pixels, which are
+// row.a_step apart.
 void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, const Region& region,
                                 int64_t along, LaneTapRun* runs, LaneRow& row) const {
   const int64_t apart = taps_apart(phase, view, region, along);
@@ -207,7 +207,6 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
     // As even as can be.
     const int64_t all = apart ? ceil_div(taps - first, apart) : 1;
     const int64_t pieces = ceil_div(all, row.most_taps), least = all / pieces, more = all % pieces;
-    const int64_t a_piece = apart * a_step[along], w_piece = apart * w_step[along];
     for (int64_t p = 0; p < planes; ++p)
       for (int64_t t1 = begin[1]; t1 < end[1]; ++t1)
         for (int64_t t2 = begin[2]; t2 < end[2]; ++t2) {
@@ -217,7 +216,7 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
             *run++ = {a, w, least + (more > 0)};
             for (int64_t i = 1; i < pieces; ++i, ++run) {
               const auto [last_a, last_w, last_taps] = run[-1];
-              *run = {last_a + last_taps * a_piece, last_w + last_taps * w_piece,
+              *run = {last_a + last_taps * row.a_step, last_w + last_taps * row.w_step,
                       least + (i < more)};
             }
           }
@@ -267,10 +266,10 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
     }
     for_each_region(sliding, in_, side_.padded(), windows, [&](const Region& region) {
       const int64_t along = region.along();
-      list_taps(phase, view, region, along, runs, row);
       row.pixels = region.windows.count[along];
       row.a_step = a_step[along];
       row.c_step = c_step[along];
+      list_taps(phase, view, region, along, runs, row);
       row.ahead = ahead;
       row.ahead_count = asks_ahead_ && along == 3 && &phase == &phases_.front()
                             ? list_ahead(phase.footings, view, region, kAhead, ahead)

@@ -61,8 +61,9 @@ struct LaneTapRun {
   int64_t a, w, taps;
 };
 
-// Runs are of up to so many taps: 1, or else 3 or 4 with others among them.
-inline constexpr int kMinRunTaps = 3, kMaxRunTaps = 4;
+// Runs of one row of results are of 1 tap each; or else of 3 and 2, or of 4 and 3, along at least
+// so many pixels.
+inline constexpr int kMinRunTaps = 3, kMaxRunTaps = 4, kMinRunPixels = 4;
 
 // Results whose windows meet the same taps.
 //   c[i*c_step + lane] = start[lane] + sum over runs r and t < r.taps of
@@ -71,7 +72,7 @@ inline constexpr int kMinRunTaps = 3, kMaxRunTaps = 4;
 struct LaneRow {
   const void *a, *w;
   const LaneTapRun* runs;
-  int64_t run_count, most_taps;  // of a run
+  int64_t run_count, most_taps;  // most_taps: of a run
   const void* start;
   void* c;
   int64_t pixels, a_step, w_step, c_step;

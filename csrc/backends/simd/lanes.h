@@ -107,7 +107,7 @@ CONVTBW_INLINE void add_run(const From* a, int64_t a_step, const T* w, int64_t w
   }
 }
 
-// Of one vector, in runs of `most` taps or one less; others tap by tap.
+// Of one vector, in runs of `most` taps or one less.
 template <class From, class To, int most, int pixels, class T = SumOf<To>>
 void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   const int64_t a_step = row.a_step, c_step = row.c_step, w_step = row.w_step;
@@ -119,11 +119,8 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
     const T* const weights = w + run->w;
     if (run->taps == most)
       add_run<most>(from, a_step, weights, w_step, sums);
-    else if (run->taps == most - 1)
-      add_run<most - 1>(from, a_step, weights, w_step, sums);
     else
-      for (int64_t t = 0; t < run->taps; ++t)
-        add_run<1>(from + t * a_step, a_step, weights + t * w_step, w_step, sums);
+      add_run<most - 1>(from, a_step, weights, w_step, sums);
   }
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i) store(c + i * c_step, sums[i]);
@@ -136,13 +133,13 @@ constexpr int kMaxRunPixels = 15 - taps;
 template <class From, class To, int most, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(
     std::integer_sequence<int, pixels...>) {
-  return {lane_runs<From, To, most, pixels + 1>...};
+  return {lane_runs<From, To, most, pixels + kMinRunPixels>...};
 }
 
-// Functions for 1, 2, ... pixels.
+// Functions for so many pixels, one more, ... As even as can be, no piece of a row has fewer.
 template <class From, class To, int most>
-constexpr auto kLaneRuns =
-    lane_runs_by_pixels<From, To, most>(std::make_integer_sequence<int, kMaxRunPixels<most>>());
+constexpr auto kLaneRuns = lane_runs_by_pixels<From, To, most>(
+    std::make_integer_sequence<int, kMaxRunPixels<most> - kMinRunPixels + 1>());
 
 // The lanes of a cache line before the next line, and of few pixels at a time: a line is read for
 // every vector of it.
@@ -163,8 +160,9 @@ void lane_row_in_runs(const LaneRow& row) {
       }
       for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
         const int64_t at = smaller(lane, row.lanes - n);
-        kLaneRuns<From, To, taps>[pixels - 1](row, a + at, static_cast<const T*>(row.w) + at,
-                                              static_cast<const T*>(row.start) + at, c + at);
+        kLaneRuns<From, To, taps>[pixels - kMinRunPixels](
+            row, a + at, static_cast<const T*>(row.w) + at, static_cast<const T*>(row.start) + at,
+            c + at);
       }
     }
 }

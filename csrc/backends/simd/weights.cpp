@@ -98,17 +98,18 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
     row_panels.push_back({panel.channel, panel.channels, i * pitch_ * row_side.positions,
                           row_side.packing.strips[3].length * pitch_, pitch_, 1});
   }
-  if (joined_lanes())
-    lane_panels.push_back(
-        {0, x_.channels, 0, x_.packing.strips[3].length * x_.channels, x_.channels, 1});
-  int64_t lane_offset = 0;
-  for (int64_t i = 0; i < (joined_lanes() ? 0 : part.blocks); ++i) {
-    const LaneBlock& block = blocks_[part.first_block + i];
-    const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-    lane_panels.push_back({block.lane, block.live, lane_offset,
-                           lane_side.packing.strips[3].length * width, width, 1,
-                           width - block.live});
-    lane_offset += width * lane_side.positions;
+  const int64_t lane_row = lane_side.packing.strips[3].length;
+  if (joined_lanes()) {
+    lane_panels.push_back({0, x_.channels, 0, lane_row * x_.channels, x_.channels, 1});
+  } else {
+    int64_t lane_offset = 0;
+    for (int64_t i = 0; i < part.blocks; ++i) {
+      const LaneBlock& block = blocks_[part.first_block + i];
+      const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
+      lane_panels.push_back(
+          {block.lane, block.live, lane_offset, lane_row * width, width, 1, width - block.live});
+      lane_offset += width * lane_side.positions;
+    }
   }
 
   // Pairs of windows have windows of their own.
