@@ -1,0 +1,95 @@
+"""Which backend the planner prefers: the rules of csrc/plan/preference.cpp."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torch_ops import backends
+
+pytestmark = pytest.mark.unforced
+
+
+def test_onednn_serves_where_it_is_faster() -> None:
+    """Each rule on one side of its bound."""
+    if "onednn" not in backends.supported():
+        pytest.skip("built without oneDNN")
+
+    def served(
+        op: str,
+        kernel: int,
+        extent: int,
+        channels: int,
+        groups: int = 1,
+        stride: int = 1,
+        dilation: int = 1,
+        axes: int = 2,
+        data_format: str = "NXC",
+        dtype: torch.dtype = torch.float32,
+    ) -> str:
+        pad = dilation * (kernel - 1) // 2
+        result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+        attributes = {
+            "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
+            "pads_begin": [pad] * axes, "pads_end": [pad] * axes, "data_format": data_format,
+        }  # fmt: skip
+
+        def data(extent: int) -> torch.Tensor:
+            spatial = [extent] * axes
+            shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
+            return torch.empty(2, *shape, dtype=dtype)
+
+        src, dst = data(extent), data(result)
+        weights = torch.empty(*[kernel] * axes, channels // groups, channels, dtype=dtype)
+        if op == "convolution":
+            tensors = src, weights
+        elif op.endswith("weights"):
+            tensors = src, dst
+            attributes["weights_shape"] = list(weights.shape)
+        else:
+            tensors = dst, weights
+            attributes["src_shape"] = list(src.shape)
+        return backends.explain(op, *tensors, **attributes).backend
+
+    assert served("convolution", 3, 56, 64, groups=64) == "simd"
+    assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
+    assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
+    assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"
+    assert served("convolution", 7, 112, 21, groups=21, stride=2) == "onednn"
+    assert served("convolution", 7, 28, 64, groups=64, data_format="NCX") == "onednn"
+    assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
+    assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"
+    assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"
+    assert served("convolution_backward_data", 7, 56, 64, groups=64) == "simd"
+    assert served("convolution_backward_data", 5, 56, 64, groups=64, stride=2) == "onednn"
+    assert served("convolution_backward_data", 7, 28, 64, groups=64, data_format="NCX") == "simd"
+    assert served("convolution_backward_weights", 3, 14, 768, groups=768) == "onednn"
+    assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "simd"
+    assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
+    assert served("convolution", 5, 28, 64) == "onednn"
+    assert served("convolution", 7, 28, 64) == "simd"
+    assert served("convolution", 3, 28, 64) == "simd"  # Winograd
+    assert served("convolution_backward_data", 5, 28, 64) == "onednn"
+    assert served("convolution_backward_data", 5, 28, 64, stride=2) == "simd"
+    assert served("convolution_backward_data", 11, 28, 64) == "simd"
+    assert served("convolution_backward_data", 3, 28, 64) == "simd"  # Winograd
+    assert served("convolution_backward_data", 3, 112, 3) == "simd"
+    assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
+    assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
+    assert served("convolution_backward_weights", 3, 28, 64) == "simd"
+    assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == "onednn"
+    assert served("convolution", 3, 1000, 64, axes=1) == "simd"
+    assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
+    assert served("convolution", 3, 4, 16) == "simd"  # tiny
+    if torch.cpu._is_avx512_bf16_supported():
+        depthwise = {"groups": 96, "dtype": torch.bfloat16}
+        assert served("convolution", 3, 56, 96, **depthwise) == "onednn"
+        assert served("convolution", 5, 56, 96, **depthwise) == "simd"
+        assert served("convolution", 3, 56, 96, **depthwise, data_format="NCX") == "simd"
+        assert served("convolution_backward_data", 5, 56, 96, **depthwise, stride=2) == "simd"
+        assert served("convolution_backward_weights", 5, 56, 96, **depthwise) == "simd"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert served("convolution", 5, 28, 64) == "simd"
+    finally:
+        torch.use_deterministic_algorithms(False)
