@@ -228,6 +228,15 @@ void join_rows(Packing& packing, const BoxGrid& grid) {
 Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
 Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
 
+PerAxis<Sliding> sliding_of(const Geometry& g) {
+  PerAxis<Sliding> sliding;
+  for (int a = 0; a < kMaxRank; ++a) {
+    const Axis& axis = g.axes[a];
+    sliding[a + 1] = {axis.k, -axis.pad, axis.stride, axis.dilation};
+  }
+  return sliding;
+}
+
 void pack_channel_rows(const Arithmetic& arithmetic, Dtype dtype, Copy copy) {
   const CopyFunction pack = arithmetic.pack[static_cast<int>(dtype)];
   if (!arithmetic.pairs) return pack(copy);

@@ -42,6 +42,9 @@ struct Tensor {
 Tensor x_tensor(const Problem& problem);
 Tensor y_tensor(const Problem& problem);
 
+// How windows, one for each pixel of y, slide over x. Images have one tap.
+PerAxis<Sliding> sliding_of(const Geometry& geometry);
+
 // Cuts [0, extents) into boxes of up to `size`; the index counts the last axis fastest.
 struct BoxGrid {
   PerAxis<int64_t> extent, size;

@@ -50,4 +50,23 @@ void write_weights(const Problem& problem, const Arithmetic& arithmetic, const C
   arithmetic.unpack[static_cast<int>(dtype)](sums);
 }
 
+void write_channel_weights(const Problem& problem, const Arithmetic& arithmetic, const char* sums,
+                           int64_t channel_units, void* weights) {
+  const WeightsStrides& w = problem.w;
+  const auto& [depth, rows, row] = problem.geometry.axes;
+  const int64_t bytes = element_bytes(result_dtype(problem));
+  const int64_t unit = element_bytes(sum_dtype(problem.dtype)), taps = depth.k * rows.k * row.k;
+  // Taps at a constant distance: all of them, or those of the last axis.
+  const bool flat = (rows.k == 1 || w.axes[1] == row.k * w.axes[2]) &&
+                    (depth.k == 1 || w.axes[0] == rows.k * w.axes[1]);
+  const int64_t row_taps = flat ? taps : row.k;
+  for (int64_t tap = 0; tap < taps; tap += row_taps, sums += row_taps * unit) {
+    const int64_t i = tap / row.k;
+    char* const to = static_cast<char*>(weights) +
+                     (i / rows.k * w.axes[0] + i % rows.k * w.axes[1]) * bytes;
+    write_weights(problem, arithmetic,
+                  {sums, channel_units, 1, to, w.group, w.axes[2], problem.geometry.groups, row_taps});
+  }
+}
+
 }  // namespace convtbw::simd

@@ -10,4 +10,8 @@ namespace convtbw::simd {
 // are contiguous. Those that are added are changed.
 void write_weights(const Problem& problem, const Arithmetic& arithmetic, const Copy& sums);
 
+// Depthwise: sums[channel*channel_units + tap], units.
+void write_channel_weights(const Problem& problem, const Arithmetic& arithmetic, const char* sums,
+                           int64_t channel_units, void* weights);
+
 }  // namespace convtbw::simd

@@ -29,8 +29,6 @@ struct LaneOrder {
   int64_t first_channel(int64_t lane) const { return lane / group_lanes * planes; }
 };
 
-inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 

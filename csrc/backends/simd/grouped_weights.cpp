@@ -82,15 +82,6 @@ class GroupedWeightsPlan : public Plan {
   int64_t buffer_bytes_, local_bytes_;
 };
 
-PerAxis<Sliding> sliding_of(const Geometry& g) {
-  PerAxis<Sliding> sliding;
-  for (int a = 0; a < kMaxRank; ++a) {
-    const Axis& axis = g.axes[a];
-    sliding[a + 1] = {axis.k, -axis.pad, axis.stride, axis.dilation};
-  }
-  return sliding;
-}
-
 PerAxis<int64_t> extent_of(const Geometry& g) {
   return {g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
 }

@@ -10,6 +10,7 @@
 #include "backends/simd/planes.h"
 #include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
+#include "backends/simd/window_taps.h"
 #include "backends/simd/winograd.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -100,8 +101,8 @@ constinit const Arithmetic kF32{
     spread<float>,
     plane_rows<float>,
     window_rows<float>,
-    kPlaneTaps<float, Lane::pixel>,
-    kPlaneTaps<float, Lane::tap>,
+    kPlaneTaps<float>,
+    {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
     {plane_copy<float, float>, plane_copy<bfloat16, float>, plane_copy<float16, float>, nullptr},
     &kWinograd,
 };
@@ -120,8 +121,8 @@ constinit const Arithmetic kF64{
     spread<double>,
     plane_rows<double>,
     window_rows<double>,
-    kPlaneTaps<double, Lane::pixel>,
-    kPlaneTaps<double, Lane::tap>,
+    kPlaneTaps<double>,
+    {{}, {}, {}, kWindowTaps<double, double>},
     {nullptr, nullptr, nullptr, plane_copy<double, double>},
     nullptr,
 };

@@ -12,6 +12,8 @@
 
 namespace convtbw::simd {
 
+inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+
 // A stretch of a sum over which both operands advance by constant steps: offsets and length.
 struct Run {
   int64_t a, b, steps;
@@ -159,28 +161,45 @@ struct WindowRows {
   int64_t rows, count, step, a_row, c_row;
 };
 
-// Sums of the pixels that so many neighbouring rows of taps multiply, and so many taps of each.
-// Lanes are pixels:
+// Sums of the pixels that so many neighbouring rows of taps multiply, and so many taps of each:
 //   sums[k*sums_row + t*vector + i % vector] +=
 //     sum over rows r and i < count of  a[r*a_row + taps[t] + i] * b_rows[r - k][i]
-// or taps:
-//   sums[k*sums_row + t*vector + lane] +=
-//     sum over rows r and i < count of  a[r*a_row + taps[t] + i*step + lane] * b_rows[r - k][i]
 // Units. Behind the last pixel, up to a vector's end, a is read and b is 0.
 struct PlaneTaps {
   const void* a;
   const void* const* b_rows;
   const int64_t* taps;
   void* sums;
-  int64_t rows, count, step, a_row, sums_row;
+  int64_t rows, count, a_row, sums_row;
+};
+
+// A vector of neighbouring taps: how many rows behind the first that a window meets, and where in
+// it.
+struct WindowTap {
+  int64_t row, a;
+};
+
+// The same where lanes are neighbouring taps, of windows that are `step` apart:
+//   sums[k*sums_row + t*vector + lane] +=
+//     sum over rows r and i < count of
+//       a_rows[r*a_row + taps[t].row][taps[t].a + i*step + lane] * b_rows[r - k][b + i]
+// a: elements of a tensor or units. `ahead`: the row of windows behind each is asked of memory.
+struct WindowTaps {
+  const void* const* a_rows;
+  const void* const* b_rows;
+  const WindowTap* taps;
+  void* sums;
+  int64_t rows, count, step, a_row, b, sums_row;
+  bool ahead;
 };
 
 // The most taps, by rows: accumulators, a vector of each row or tap and one more fill 16 registers.
 inline constexpr int kMaxTapRows = 4, kMaxPlaneTaps[] = {0, 9, 6, 4, 3};
 
 // By [rows][taps].
-struct PlaneTapsFunctions {
-  void (*at[kMaxTapRows + 1][kMaxPlaneTaps[1] + 1])(const PlaneTaps&);
+template <class Call>
+struct TapsFunctions {
+  void (*at[kMaxTapRows + 1][kMaxPlaneTaps[1] + 1])(const Call&);
 };
 
 // Rows of neighbouring pixels, converted to units:
@@ -279,7 +298,8 @@ struct Arithmetic {
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);
-  PlaneTapsFunctions plane_taps, window_taps;
+  TapsFunctions<PlaneTaps> plane_taps;
+  TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
   void (*plane_copy[4])(const PlaneCopy&);  // by Dtype
   const Winograd* winograd;                 // float32 only
 };

@@ -1,4 +1,4 @@
-// Loops whose lanes are neighbouring pixels of one channel (kernels.h, PlaneRows, PlaneTaps and
+// Loops whose lanes are neighbouring pixels of one channel (kernels.h: PlaneRows, PlaneTaps and
 // PlaneCopy). As in tile.h, all loops over accumulators are unrolled by pragma to keep them in
 // registers. Included by kernels.cpp alone.
 //
@@ -212,42 +212,7 @@ void plane_rows(const PlaneRows& call) {
   }
 }
 
-// ---- fprop, taps in lanes ----------------------------------------------------------------------
-
-template <class T>
-void window_rows(const WindowRows& call) {
-  constexpr int n = kLanes<T>;
-  const int64_t step = call.step;
-  for (int64_t row = 0; row < call.rows; ++row) {
-    const T* const a = static_cast<const T*>(call.a) + row * call.a_row;
-    T* const c = static_cast<T*>(call.c) + row * call.c_row;
-    // A vector of results at a time; the last one ends with the last result.
-    for (int64_t i = 0; i < call.count; i += n) {
-      const int64_t first = smaller(i, call.count - n);
-      const T* w = static_cast<const T*>(call.w);
-      Vector<T> sums[n];
-#pragma GCC unroll kUnroll
-      for (int j = 0; j < n; ++j) sums[j] = Vector<T>{};
-      for (int64_t k = 0; k < call.tap_rows; ++k)
-        for (int64_t t = 0; t < call.taps; t += n, w += n) {
-          const T* const here = a + call.tap_row[k] + first * step + t;
-          const Vector<T> weights = load(w);
-#pragma GCC unroll kUnroll
-          for (int j = 0; j < n; ++j) sums[j] += load(here + j * step) * weights;
-        }
-      transpose(sums);
-#pragma GCC unroll kUnroll
-      for (int half = n / 2; half > 0; half /= 2)
-#pragma GCC unroll kUnroll
-        for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
-      store(c + first, sums[0] + *static_cast<const T*>(call.start));
-    }
-  }
-}
-
 // ---- wgrad -------------------------------------------------------------------------------------
-
-enum class Lane { pixel, tap };
 
 // Of a where it may be read, the lanes that count.
 struct AllLanes {
@@ -266,43 +231,37 @@ struct FirstLanes {
   }
 };
 
-// i: where a's vectors begin; j: what b is read at.
-template <Lane lane, class T, int rows, int taps, class Load>
+// The side that has fewer vectors is held in registers.
+template <class T, int rows, int taps, class Load>
 CONVTBW_INLINE void add_plane_taps(const T* const (&a)[taps], const T* const (&b)[rows], int64_t i,
-                                   int64_t j, const Load& load_a, Vector<T> (&sums)[rows][taps]) {
-  const auto load_b = [&](int r) __attribute__((always_inline)) {
-    if constexpr (lane == Lane::pixel)
-      return load(b[r] + j);
-    else
-      return b[r][j];
-  };
+                                   const Load& load_a, Vector<T> (&sums)[rows][taps]) {
   if constexpr (rows <= taps) {
-    decltype(load_b(0)) held[rows];
+    Vector<T> held[rows];
 #pragma GCC unroll kUnroll
-    for (int r = 0; r < rows; ++r) held[r] = load_b(r);
+    for (int r = 0; r < rows; ++r) held[r] = loaded(load(b[r] + i));
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
-      const Vector<T> here = load_a(a[t] + i);
+      const Vector<T> here = loaded(load_a(a[t] + i));
 #pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) sums[r][t] += here * held[r];
     }
   } else {
     Vector<T> held[taps];
 #pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) held[t] = load_a(a[t] + i);
+    for (int t = 0; t < taps; ++t) held[t] = loaded(load_a(a[t] + i));
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) {
-      const auto here = load_b(r);
+      const Vector<T> here = loaded(load(b[r] + i));
 #pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t) sums[r][t] += held[t] * here;
     }
   }
 }
 
-template <class T, Lane lane, int rows, int taps>
-void plane_taps_tile(const PlaneTaps& call) {
+template <class T, int rows, int taps>
+void plane_taps(const PlaneTaps& call) {
   constexpr int n = kLanes<T>;
-  const int64_t rest = call.count % n, whole = call.count - rest, step = call.step;
+  const int64_t rest = call.count % n, whole = call.count - rest;
   Vector<T> sums[rows][taps];
 #pragma GCC unroll kUnroll
   for (int r = 0; r < rows; ++r)
@@ -315,14 +274,9 @@ void plane_taps_tile(const PlaneTaps& call) {
       a[t] = static_cast<const T*>(call.a) + row * call.a_row + call.taps[t];
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) b[r] = static_cast<const T*>(call.b_rows[row - r]);
-    if constexpr (lane == Lane::tap) {
-      for (int64_t i = 0; i < call.count; ++i)
-        add_plane_taps<lane>(a, b, i * step, i, AllLanes{}, sums);
-    } else {
-      for (int64_t i = 0; i < whole; i += n) add_plane_taps<lane>(a, b, i, i, AllLanes{}, sums);
-      // What a holds behind the last pixel may not be finite.
-      if (rest) add_plane_taps<lane>(a, b, whole, whole, FirstLanes{rest}, sums);
-    }
+    for (int64_t i = 0; i < whole; i += n) add_plane_taps(a, b, i, AllLanes{}, sums);
+    // What a holds behind the last pixel may not be finite.
+    if (rest) add_plane_taps(a, b, whole, FirstLanes{rest}, sums);
   }
 #pragma GCC unroll kUnroll
   for (int r = 0; r < rows; ++r) {
@@ -332,22 +286,24 @@ void plane_taps_tile(const PlaneTaps& call) {
   }
 }
 
-template <class T, Lane lane, int rows, int... taps>
-constexpr void fill(PlaneTapsFunctions& functions, std::integer_sequence<int, taps...>) {
-  ((functions.at[rows][taps + 1] = plane_taps_tile<T, lane, rows, taps + 1>), ...);
+template <class T, int rows, int... taps>
+constexpr void fill_plane_taps(TapsFunctions<PlaneTaps>& functions,
+                               std::integer_sequence<int, taps...>) {
+  ((functions.at[rows][taps + 1] = plane_taps<T, rows, taps + 1>), ...);
 }
 
-template <class T, Lane lane, int... rows>
-constexpr PlaneTapsFunctions plane_taps_functions(std::integer_sequence<int, rows...>) {
-  PlaneTapsFunctions functions{};
-  (fill<T, lane, rows + 1>(functions, std::make_integer_sequence<int, kMaxPlaneTaps[rows + 1]>()),
+template <class T, int... rows>
+constexpr TapsFunctions<PlaneTaps> plane_taps_functions(std::integer_sequence<int, rows...>) {
+  TapsFunctions<PlaneTaps> functions{};
+  (fill_plane_taps<T, rows + 1>(functions,
+                                std::make_integer_sequence<int, kMaxPlaneTaps[rows + 1]>()),
    ...);
   return functions;
 }
 
-template <class T, Lane lane>
-constexpr PlaneTapsFunctions kPlaneTaps =
-    plane_taps_functions<T, lane>(std::make_integer_sequence<int, kMaxTapRows>());
+template <class T>
+constexpr TapsFunctions<PlaneTaps> kPlaneTaps =
+    plane_taps_functions<T>(std::make_integer_sequence<int, kMaxTapRows>());
 
 // ---- copies ------------------------------------------------------------------------------------
 

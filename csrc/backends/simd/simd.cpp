@@ -112,9 +112,12 @@ bool planes(const Problem& p, int64_t lanes) {
     positions *= extent;
   }
   const int64_t windows = dgrad ? row.x : row.y, taps = rows.k * row.k;
-  if (row.stride > 1)
+  if (row.stride > 1) {
+    // Windows that reach beyond the ends of a row are copied, all of them at a time.
+    const int64_t behind = (row.y - 1) * row.stride + row.k - row.pad - row.x;
     return windows >= lanes && row.dilation == 1 && row.k % lanes == 0 && 2 * row.stride >= lanes &&
-           (rows.k > 1 || row.k > lanes);
+           (rows.k > 1 || row.k > lanes) && std::max(row.pad, behind) <= row.k;
+  }
   if (3 * g.groups <= 2 * lanes) return windows >= lanes;
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
   if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
@@ -184,9 +187,11 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (const std::optional<simd::Lanes> lanes = in_place(p, plain.lanes, chosen.pairs))
     return p.wanted == Role::w ? simd::in_place_weights_plan(p, plain, in_place_kernels, *lanes)
                                : simd::in_place_data_plan(p, plain, in_place_kernels, *lanes);
-  if (planes(p, plain.lanes))
-    return p.wanted == Role::w ? simd::plane_weights_plan(p, plain)
-                               : simd::plane_data_plan(p, plain);
+  if (planes(p, plain.lanes)) {
+    if (p.wanted != Role::w) return simd::plane_data_plan(p, plain);
+    return g.axes.back().stride > 1 ? simd::window_weights_plan(p, plain)
+                                    : simd::plane_weights_plan(p, plain);
+  }
   if (few_channels_a_group(g, plain.lanes))
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);

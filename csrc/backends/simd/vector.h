@@ -106,6 +106,15 @@ CONVTBW_INLINE Floats load(const float16* p) {
 #endif
 }
 
+// GCC would read a vector from memory for every one of its first uses instead of once.
+template <class V>
+CONVTBW_INLINE V loaded(V v) {
+#if defined(__AVX2__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 // ---- vectors of sums -> element types, rounded to nearest, ties to even ------------------------
 
 CONVTBW_INLINE void store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }

@@ -31,12 +31,6 @@ class PlaneWeightsPlan : public Plan {
     const void** y_rows;  // where each row begins; zeros before the first and behind the last
   };
 
-  // Taps that the same pixels of y multiply, and so many rows of them behind.
-  struct TapBlock {
-    PlaneSection section;       // of the first row
-    std::vector<int64_t> taps;  // where the pixels of each begin: units behind the section
-  };
-
   void choose_sizes();
   Memory memory() const;
   void run_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
@@ -45,12 +39,10 @@ class PlaneWeightsPlan : public Plan {
                  const Memory& memory) const;
   const char* y_row(const Operands& operands, const BoxRange& box, int64_t channel,
                     int64_t plane) const;
-  void list_blocks();
   void add(const BoxRange& box, const char* x, const Memory& memory, int64_t tap_rows,
            const Ahead& x_ahead, const Ahead& y_ahead, char* sums) const;
   bool sum_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
                  int64_t tap_rows, char* weights) const;
-  void finish(const Operands& operands, char* weights) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t first_channel(int64_t block) const { return block * channels_; }
@@ -60,18 +52,14 @@ class PlaneWeightsPlan : public Plan {
   // Whether y's rows are read where they lie.
   bool in_place(const BoxRange& box) const {
     return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
-           (slid_.taps_in_lanes() || box.count[3] % arithmetic_.lanes == 0);
+           box.count[3] % arithmetic_.lanes == 0;
   }
-
-  // Units.
-  int64_t tap_sums() const { return slid_.taps_in_lanes() ? 1 : arithmetic_.lanes; }
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
   const Tensor y_;
   SlidRows slid_;
   const bool ask_ahead_;
-  std::vector<TapBlock> tap_blocks_;
   BoxGrid grid_;
   const int64_t taps_;
   int64_t channels_, blocks_, chunks_, boxes_per_chunk_;
@@ -86,13 +74,10 @@ PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& ari
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
   choose_sizes();
-  list_blocks();
-  kernel = std::string("wgrad, ") + (slid_.taps_in_lanes() ? "taps" : "pixels") +
-           " of a channel in lanes, " + arithmetic.name;
+  kernel = std::string("wgrad, pixels of a channel in lanes, ") + arithmetic.name;
   workspace = problem.threads * local_bytes_ + problem.geometry.groups * chunks_ * taps_ * unit();
-  bytes = sizeof(PlaneWeightsPlan);
-  for (const TapBlock& block : tap_blocks_)
-    bytes += sizeof(block) + block.taps.size() * sizeof(int64_t);
+  bytes = sizeof(PlaneWeightsPlan) + slid_.sections().size() * sizeof(PlaneSection) +
+          slid_.row_taps().size() * sizeof(int64_t);
 }
 
 void PlaneWeightsPlan::choose_sizes() {
@@ -100,7 +85,7 @@ void PlaneWeightsPlan::choose_sizes() {
   constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
   constexpr int64_t kItems = 32;    // enough to keep many threads busy until the end
   const int64_t lanes = arithmetic_.lanes, groups = problem_.geometry.groups;
-  const int64_t most = std::clamp<int64_t>(kSumsUnits / (taps_ * tap_sums()), 1, kChannels);
+  const int64_t most = std::clamp<int64_t>(kSumsUnits / (taps_ * arithmetic_.lanes), 1, kChannels);
   channels_ = ceil_div(groups, ceil_div(groups, most));
   blocks_ = ceil_div(groups, channels_);
   grid_ = slid_.cut(ceil_div(kItems, blocks_));
@@ -110,7 +95,7 @@ void PlaneWeightsPlan::choose_sizes() {
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
   y_row_ = ceil_div(grid_.size[3], lanes) * lanes;
   y_units_ = grid_.size[2] * y_row_;
-  sums_units_ = ceil_div(channels_ * taps_ * tap_sums(), lanes) * lanes;
+  sums_units_ = ceil_div(channels_ * taps_ * arithmetic_.lanes, lanes) * lanes;
   const int64_t rows = grid_.size[2] + 2 * (kMaxTapRows - 1);
   local_bytes_ = (slid_.buffer_units() + y_units_ + y_row_ + sums_units_) * unit() +
                  rows * int64_t{sizeof(void*)};
@@ -151,46 +136,24 @@ void PlaneWeightsPlan::list_rows(const Operands& operands, const BoxRange& box, 
   for (int64_t i = 0; i < kMaxTapRows - 1; ++i) memory.y_rows[box.count[2] + i] = memory.zeros;
 }
 
-// With taps in lanes, those of all rows that have as many behind them; with pixels, of each row.
-void PlaneWeightsPlan::list_blocks() {
-  const int64_t lanes = arithmetic_.lanes;
-  const Sliding& row = slid_.sliding()[3];
-  const PlaneSection* before = nullptr;
-  for (const PlaneSection& section : slid_.sections()) {
-    if (!slid_.taps_in_lanes()) {
-      tap_blocks_.push_back({section, slid_.row_taps()});
-      continue;
-    }
-    if (!before || before->rows != section.rows || before->w + row.taps != section.w)
-      tap_blocks_.push_back({section, {}});
-    TapBlock& block = tap_blocks_.back();
-    for (int64_t t = 0; t < row.taps; t += lanes)
-      block.taps.push_back(section.a - block.section.a + t);
-    before = &section;
-  }
-}
-
 // One plane of y against the planes of x that its windows meet, up to `tap_rows` rows of taps
 // together: of those, the rows of y before the first and behind the last one are zeros.
 void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& memory,
                            int64_t tap_rows, const Ahead& x_ahead, const Ahead& y_ahead,
                            char* sums) const {
-  const int64_t lanes = arithmetic_.lanes, scale = tap_sums();
-  const PlaneTapsFunctions& functions =
-      slid_.taps_in_lanes() ? arithmetic_.window_taps : arithmetic_.plane_taps;
-  const int64_t steps = slid_.taps_in_lanes() ? box.count[3] : ceil_div(box.count[3], lanes);
-  const int64_t most_rows = std::max<int64_t>(1, kMaxSteps / steps);
-  const int64_t w_row = slid_.sliding()[2].stride * slid_.sliding()[3].taps;
+  const int64_t lanes = arithmetic_.lanes;
+  const std::vector<int64_t>& taps = slid_.row_taps();
+  const int64_t most_rows = std::max<int64_t>(1, kMaxSteps / ceil_div(box.count[3], lanes));
+  const int64_t count = std::ssize(taps), w_row = slid_.sliding()[2].stride * count;
   PlaneTaps call{};
   call.count = box.count[3];
-  call.step = slid_.sliding()[3].stride;
   call.a_row = slid_.row_step();
-  call.sums_row = w_row * scale;
+  call.sums_row = w_row * lanes;
   int64_t done = 0, all_products = 0;
-  for (const auto& [section, taps] : tap_blocks_)
-    all_products += section.rows * std::ssize(taps) * (box.count[2] + kMaxTapRows - 1);
-  for (const auto& [section, taps] : tap_blocks_) {
-    const int64_t count = std::ssize(taps), row_pieces = ceil_div(section.rows, tap_rows);
+  for (const PlaneSection& section : slid_.sections())
+    all_products += section.rows * count * (box.count[2] + kMaxTapRows - 1);
+  for (const PlaneSection& section : slid_.sections()) {
+    const int64_t row_pieces = ceil_div(section.rows, tap_rows);
     for (int64_t i = 0, k = 0, together; i < row_pieces; ++i, k += together) {
       together = (section.rows - k) / (row_pieces - i);  // as even as can be
       const int64_t pieces = ceil_div(count, kMaxPlaneTaps[together]);
@@ -198,7 +161,7 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
       for (int64_t piece = 0, tap = 0, width; piece < pieces; ++piece, tap += width) {
         width = (count - tap) / (pieces - piece);
         call.taps = taps.data() + tap;
-        call.sums = sums + ((section.w + k * w_row) * scale + tap * lanes) * unit();
+        call.sums = sums + (section.w + k * w_row + tap) * lanes * unit();
         for (int64_t row = 0; row < all_rows; row += most_rows) {
           call.rows = std::min(most_rows, all_rows - row);
           call.a = x + (section.a + (k + row) * call.a_row) * unit();
@@ -207,7 +170,7 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
           x_ahead.fetch(done, products, all_products);
           y_ahead.fetch(done, products, all_products);
           done += products;
-          functions.at[together][width](call);
+          arithmetic_.plane_taps.at[together][width](call);
         }
       }
     }
@@ -227,7 +190,7 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
                                  int64_t boxes, int64_t tap_rows, char* weights) const {
   const Memory here = memory();
   const int64_t first = first_channel(block), channels = channels_of(block);
-  const int64_t channel_sums = taps_ * tap_sums();
+  const int64_t channel_sums = taps_ * arithmetic_.lanes;
   std::memset(here.zeros, 0, (y_row_ + sums_units_) * unit());
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
@@ -252,9 +215,9 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
   const auto fold = [&](const auto* sums, auto* to) {
     bool finite = true;
     for (int64_t channel = 0; channel < channels; ++channel, to += chunks_ * taps_)
-      for (int64_t tap = 0; tap < taps_; ++tap, sums += tap_sums()) {
+      for (int64_t tap = 0; tap < taps_; ++tap, sums += arithmetic_.lanes) {
         to[tap] = sums[0];
-        for (int64_t lane = 1; lane < tap_sums(); ++lane) to[tap] += sums[lane];
+        for (int64_t lane = 1; lane < arithmetic_.lanes; ++lane) to[tap] += sums[lane];
         finite &= std::isfinite(to[tap]);
       }
     return finite;
@@ -262,25 +225,6 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
   if (problem_.dtype == Dtype::f64)
     return fold(reinterpret_cast<const double*>(here.sums), reinterpret_cast<double*>(weights));
   return fold(reinterpret_cast<const float*>(here.sums), reinterpret_cast<float*>(weights));
-}
-
-// Writes all channels' sums to the weights.
-void PlaneWeightsPlan::finish(const Operands& operands, char* weights) const {
-  const WeightsStrides& w = problem_.w;
-  const int64_t bytes = element_bytes(result_dtype(problem_));
-  const auto& [images, depth, rows, row] = slid_.sliding();
-  // Taps at a constant distance: all of them, or those of the last axis.
-  const bool flat = (rows.taps == 1 || w.axes[1] == row.taps * w.axes[2]) &&
-                    (depth.taps == 1 || w.axes[0] == rows.taps * w.axes[1]);
-  const int64_t row_taps = flat ? taps_ : row.taps;
-  for (int64_t tap = 0; tap < taps_; tap += row_taps, weights += row_taps * unit()) {
-    const int64_t i = tap / row.taps;
-    char* const to = static_cast<char*>(operands.data.w) +
-                     (i / rows.taps * w.axes[0] + i % rows.taps * w.axes[1]) * bytes;
-    write_weights(
-        problem_, arithmetic_,
-        {weights, chunks_ * taps_, 1, to, w.group, w.axes[2], problem_.geometry.groups, row_taps});
-  }
 }
 
 void PlaneWeightsPlan::run(const Operands& operands) const {
@@ -296,7 +240,7 @@ void PlaneWeightsPlan::run(const Operands& operands) const {
   });
   add_chunks(problem_.threads, problem_.dtype, all, groups, chunks_, taps_,
              [&](int64_t) { return taps_; });
-  finish(operands, all);
+  write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_, operands.data.w);
 }
 
 }  // namespace

@@ -11,8 +11,7 @@ WeightsPlan::WeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
   const Geometry& g = problem_.geometry;
   x_ = {g.x_channels, {&arithmetic, x_tensor(problem_), {}}, 0};
   y_ = {g.y_channels, {&arithmetic, y_tensor(problem_), {}}, 0};
-  for (int a = 0; a < kMaxRank; ++a)
-    sliding_[a + 1] = {g.axes[a].k, -g.axes[a].pad, g.axes[a].stride, g.axes[a].dilation};
+  sliding_ = sliding_of(g);
   choose_roles();
   choose_sizes();
   kernel = std::string("wgrad, ") + (lanes_on_y_ ? "y" : "x") + " in lanes" +
