@@ -62,10 +62,11 @@ void write_channel_weights(const Problem& problem, const Arithmetic& arithmetic,
   const int64_t row_taps = flat ? taps : row.k;
   for (int64_t tap = 0; tap < taps; tap += row_taps, sums += row_taps * unit) {
     const int64_t i = tap / row.k;
-    char* const to = static_cast<char*>(weights) +
-                     (i / rows.k * w.axes[0] + i % rows.k * w.axes[1]) * bytes;
-    write_weights(problem, arithmetic,
-                  {sums, channel_units, 1, to, w.group, w.axes[2], problem.geometry.groups, row_taps});
+    char* const to =
+        static_cast<char*>(weights) + (i / rows.k * w.axes[0] + i % rows.k * w.axes[1]) * bytes;
+    write_weights(
+        problem, arithmetic,
+        {sums, channel_units, 1, to, w.group, w.axes[2], problem.geometry.groups, row_taps});
   }
 }
 

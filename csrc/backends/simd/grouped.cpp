@@ -254,28 +254,49 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
   }
 }
 
+constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
+
+// Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to 2.3
+// ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4).
+constexpr int64_t kManyLanes = 256;
+
+int64_t even_part(const LaneParts& parts, int64_t lanes) {
+  const int64_t vectors = parts.vectors(), most = std::max<int64_t>(1, lanes / parts.width);
+  return ceil_div(vectors, ceil_div(vectors, most));
+}
+
 }  // namespace
+
+// Nothing is packed: whole rows, some more or less of them.
+PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t slices) {
+  constexpr PerAxis<int64_t> kLeast{1, 1, 4, 64};
+  parts.part_vectors = even_part(parts, kManyLanes);
+  PartSizes sizes{parts, extent};
+  for (int a = 0; a < kBoxRank; ++a) {
+    const int64_t items = BoxGrid{extent, sizes.windows}.boxes() * parts.count() * slices;
+    const int64_t pieces = std::min(ceil_div(kItems, items), extent[a]);
+    sizes.windows[a] = std::max(std::min(kLeast[a], extent[a]), extent[a] / pieces);
+  }
+  return sizes;
+}
 
 PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
                      bool channels_contiguous, const BoxCost& cost, int64_t slices) {
   // Half of a second-level cache. 200 to 800 KB are within 10 % of each other (Zen 4).
   constexpr int64_t kBytes = 384 << 10, kFewBytes = 24 << 10;
-  // Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to
-  // 2.3 ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4). Not
-  // where they are spread: planes of 16 lanes instead of 128 take 0.90 to 0.97 of the time.
+  // Channels in long pieces (kManyLanes) do not pay where they are spread: planes of 16 lanes
+  // instead of 128 take 0.90 to 0.97 of the time.
   // Where pixels are contiguous, many channels at once pay while rows are so short that each costs
   // as much as its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112
   // (3x3). Otherwise a cache line: 16 instead of 8 take 0.82 to 0.97.
-  constexpr int64_t kManyLanes = 256, kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
-  constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
+  constexpr int64_t kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
 
-  const int64_t lanes = parts.width, vectors = parts.vectors();
-  const auto even = [&](int64_t part) { return ceil_div(vectors, ceil_div(vectors, part)); };
+  const int64_t lanes = parts.width;
   const bool small = extent[1] * extent[2] * extent[3] <= kSmallImage;
   const int64_t part_lanes = channels_contiguous && planes == 1 ? kManyLanes
                              : !channels_contiguous && small    ? kFewLanes
                                                                 : kLineLanes;
-  parts.part_vectors = even(std::max<int64_t>(1, part_lanes / lanes));
+  parts.part_vectors = even_part(parts, part_lanes);
   PartSizes sizes{parts, {}};
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
   sizes.windows = box_size(extent, sizes.parts, limit, cost);
@@ -288,7 +309,7 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
       limit /= 2;
       sizes.windows = smaller;
     } else if (part_vectors > 1) {
-      part_vectors = even((part_vectors + 1) / 2);
+      part_vectors = even_part(parts, (part_vectors + 1) / 2 * lanes);
       sizes.windows = box_size(extent, sizes.parts, limit, cost);
     } else {
       break;

@@ -1,10 +1,10 @@
-// wgrad of groups of few channels (grouped.h): lanes are the channels of the side that has more of
-// them. The sums of several taps stay in registers along rows of pixels.
+#include "backends/simd/grouped_weights.h"
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backends/simd/epilogue.h"
-#include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
@@ -14,73 +14,9 @@ namespace convtbw::simd {
 
 namespace {
 
-// Pixels that are summed at a time, for all taps: so few that their rows stay in the first-level
-// cache, and that rounding errors do not grow with the image.
-constexpr int64_t kMinSteps = 64, kMaxPiece = 128;
-
 LaneOrder order_of(Role role, Role lane_role, const LaneOrder& spread) {
   return role == lane_role ? LaneOrder{spread.lanes, 1, 1} : spread;
 }
-
-class GroupedWeightsPlan : public Plan {
- public:
-  GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
-  void run(const Operands& operands) const override;
-
- private:
-  // One side of a box.
-  struct Side {
-    LaneView view;
-    int64_t bytes;                    // of a lane
-    PerAxis<int64_t> offset, window;  // lanes; of window 0, from one window to the next
-
-    int64_t at(const PerAxis<int64_t>& u) const {
-      int64_t sum = 0;
-      for (int a = 0; a < kBoxRank; ++a) sum += offset[a] + (u[a] - view.origin[a]) * window[a];
-      return sum;
-    }
-  };
-
-  // The taps that a region's windows meet.
-  struct Taps {
-    const LaneTapRow* rows;
-    int64_t row_count, row_taps;
-    int64_t step;  // units from one tap of a row to the next
-  };
-
-  void choose_sizes();
-  Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
-            char* memory) const;
-  Taps list_taps(const Side& x, const Region& region, LaneTapRow* rows) const;
-  void add(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-           const LaneTaps& runs, char* sums) const;
-  void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-                   int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
-  void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
-                 char* memory, char* sums) const;
-  void finish(const Operands& operands, int64_t part, char* sums) const;
-
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t vectors_of(const LaneParts::Range& lanes) const {
-    return ceil_div(lanes.count, parts_.width);
-  }
-
-  const Problem all_, problem_;  // of all slices, of one
-  const Arithmetic& arithmetic_;
-  const Role lane_role_;
-  const LaneOrder order_;  // of the other side
-  LaneParts parts_;
-  PerAxis<Sliding> sliding_;
-  BoxGrid grid_;
-  const Tensor x_tensor_, y_tensor_;
-  LaneSide y_, x_;
-  const LaneWeights weights_;
-  const int64_t tap_rows_, taps_;
-  bool asks_ahead_;
-  int64_t chunks_, boxes_per_chunk_;
-  int64_t vector_sums_, part_sums_;  // units
-  int64_t buffer_bytes_, local_bytes_;
-};
 
 PerAxis<int64_t> extent_of(const Geometry& g) {
   return {g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
@@ -103,6 +39,8 @@ bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<Sliding>&
   const int index = static_cast<int>(dtype);
   return meetings <= (one_instruction ? 16 : 8) && arithmetic.lane_taps[index][index].at[1][1][1];
 }
+
+}  // namespace
 
 GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : all_(problem),
@@ -128,13 +66,15 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   constexpr int64_t kFar = 18 << 20;
   asks_ahead_ = y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
   choose_sizes();
+  list_columns();
   kernel = "wgrad, channels of all groups in lanes, ";
+  if (!columns_.empty()) kernel += "overlapping windows, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
   kernel += arithmetic.name;
   workspace = problem.threads * local_bytes_;
   if (chunks_ > 1) workspace += all_.slices * parts_.count() * chunks_ * part_sums_ * unit();
-  bytes = sizeof(GroupedWeightsPlan);
+  bytes = sizeof(GroupedWeightsPlan) + columns_.size() * sizeof(Columns);
 }
 
 void GroupedWeightsPlan::choose_sizes() {
@@ -149,8 +89,10 @@ void GroupedWeightsPlan::choose_sizes() {
     return (x_.units_of(windows, parts) + y_.units_of(windows, parts)) * unit();
   };
   const PartSizes sizes =
-      part_sizes(grid_.extent, parts_, order_.planes,
-                 problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
+      x_.in_place() && y_.in_place()
+          ? in_place_sizes(grid_.extent, parts_, all_.slices)
+          : part_sizes(grid_.extent, parts_, order_.planes,
+                       problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   vector_sums_ = order_.planes * taps_ * parts_.width;
@@ -254,7 +196,25 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
-                                   int64_t boxes, char* x_memory, char* sums) const {
+                                   int64_t boxes, char* memory, char* sums) const {
+  sum_boxes(operands, part, first_box, boxes, !columns_.empty(), memory, sums);
+  if (columns_.empty()) return;
+  // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
+  // belong.
+  const auto finite = [&](const auto* all) {
+    auto sum = all[0] - all[0];
+    for (int64_t i = 0; i < part_sums_; ++i) sum += all[i] - all[i];
+    return sum == 0;
+  };
+  if (problem_.dtype == Dtype::f64 ? finite(reinterpret_cast<const double*>(sums))
+                                   : finite(reinterpret_cast<const float*>(sums)))
+    return;
+  sum_boxes(operands, part, first_box, boxes, false, memory, sums);
+}
+
+void GroupedWeightsPlan::sum_boxes(const Operands& operands, int64_t part, int64_t first_box,
+                                   int64_t boxes, bool overlapping, char* x_memory,
+                                   char* sums) const {
   char* const y_memory = x_memory + x_.memory_units() * unit();
   LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_units() * unit());
   const LaneParts::Range lanes = parts_.part(part);
@@ -263,43 +223,52 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
     const BoxRange box = grid_.box(index);
     const Side x = side(x_, operands.data.x, box, part, x_memory);
     const Side y = side(y_, operands.data.y, box, part, y_memory);
-    for_each_region(sliding_, x_tensor_, x_.padded(), box, [&](const Region& region) {
-      const Taps taps = list_taps(x, region, rows);
-      if (taps.row_count == 0 || taps.row_taps == 0) return;
-      const int64_t along = region.along(), pixels = region.windows.count[along];
-      Run runs[kMinSteps];
-      LaneTaps call{};
-      call.runs = runs;
-      call.a_step = x.window[along];
-      call.b_step = y.window[along];
-      int64_t ahead[kMaxAhead];
-      call.a_ahead = ahead;
-      if (asks_ahead_ && along == 3) {
-        const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
-        PerAxis<Footing> footings;
-        for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
-        if (x_.in_place()) call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
-        for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
-        if (call.a_ahead_count || !x_.in_place())
-          call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
-      }
-      const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
-      int64_t steps = 0;
-      const auto flush = [&] {
-        if (steps) add(x, y, taps, lanes, call, sums);
-        call.run_count = steps = 0;
-      };
-      region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
-        for (int64_t i = 0; i < pixels; i += max_piece) {
-          runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
-                                    std::min(max_piece, pixels - i)};
-          steps += runs[call.run_count - 1].steps;
-          if (steps >= std::min(kMinSteps, max_piece)) flush();
-        }
-      });
-      flush();
-    });
+    if (overlapping)
+      add_overlapping(x, y, box, lanes, sums);
+    else
+      add_regions(x, y, box, lanes, rows, sums);
   }
+}
+
+void GroupedWeightsPlan::add_regions(const Side& x, const Side& y, const BoxRange& box,
+                                     const LaneParts::Range& lanes, LaneTapRow* rows,
+                                     char* sums) const {
+  for_each_region(sliding_, x_tensor_, x_.padded(), box, [&](const Region& region) {
+    const Taps taps = list_taps(x, region, rows);
+    if (taps.row_count == 0 || taps.row_taps == 0) return;
+    const int64_t along = region.along(), pixels = region.windows.count[along];
+    Run runs[kMinSteps];
+    LaneTaps call{};
+    call.runs = runs;
+    call.a_step = x.window[along];
+    call.b_step = y.window[along];
+    int64_t ahead[kMaxAhead];
+    call.a_ahead = ahead;
+    if (asks_ahead_ && along == 3) {
+      const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
+      PerAxis<Footing> footings;
+      for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
+      if (x_.in_place()) call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
+      for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
+      if (call.a_ahead_count || !x_.in_place())
+        call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
+    }
+    const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
+    int64_t steps = 0;
+    const auto flush = [&] {
+      if (steps) add(x, y, taps, lanes, call, sums);
+      call.run_count = steps = 0;
+    };
+    region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
+      for (int64_t i = 0; i < pixels; i += max_piece) {
+        runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
+                                  std::min(max_piece, pixels - i)};
+        steps += runs[call.run_count - 1].steps;
+        if (steps >= std::min(kMinSteps, max_piece)) flush();
+      }
+    });
+    flush();
+  });
 }
 
 // Writes a part's sums to the weights.
@@ -362,8 +331,6 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
            sums_of(part, 0));
   });
 }
-
-}  // namespace
 
 std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
                                                  const Arithmetic& arithmetic) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/simd/copy.h"
+#include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
 #include "backends/simd/planes.h"
 #include "backends/simd/shifts.h"
@@ -52,6 +53,7 @@ extern constinit const Arithmetic kPairs{
     shifted_sum<float>,
     {},
     {},
+    {},
     nullptr,
     nullptr,
     nullptr,
@@ -79,6 +81,12 @@ constexpr LaneTapsFunctions converting_taps() {
   else
     return {};
 }
+constexpr LaneWindowsFunctions converting_windows() {
+  if constexpr (kConvertsFloat16)
+    return kLaneWindows<float16, float16>;
+  else
+    return {};
+}
 
 constinit const Arithmetic kF32{
     "f32",
@@ -98,6 +106,9 @@ constinit const Arithmetic kF32{
     {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
      {{}, kLaneTaps<bfloat16, bfloat16>},
      {{}, {}, converting_taps()}},
+    {{kLaneWindows<float, float>, kLaneWindows<float, bfloat16>, kLaneWindows<float, float16>},
+     {{}, kLaneWindows<bfloat16, bfloat16>},
+     {{}, {}, converting_windows()}},
     spread<float>,
     plane_rows<float>,
     window_rows<float>,
@@ -118,6 +129,7 @@ constinit const Arithmetic kF64{
     shifted_sum<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
+    {{}, {}, {}, {{}, {}, {}, kLaneWindows<double, double>}},
     spread<double>,
     plane_rows<double>,
     window_rows<double>,

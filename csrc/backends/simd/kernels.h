@@ -116,6 +116,27 @@ struct LaneTapsFunctions {
   void (*at[3][kMaxLaneRows + 1][kMaxLaneTaps[1] + 1])(const LaneTaps&);
 };
 
+// Sums over a row of positions of a and the windows that meet them, where windows are twice as long
+// as they are apart, in one axis or two: each position is met by this window and the one before,
+// and by as many a row of windows before. Column c of position i lies at i*a_step + c*a_column.
+//   sums[r*sums_row + w*sums_window + lane / vector * sums_vector + c*vector + lane % vector] +=
+//     sum over i < steps of  a[i*a_step + c*a_column + lane] * b[r*b_row + (i - w)*b_step + lane]
+struct LaneWindows {
+  const void *a, *b;
+  int64_t steps, a_column, a_step, b_row, b_step;
+  bool begun, ended;  // whether there is a window before the first step, and none at the last one
+  bool head, tail;  // of two columns, whether the first step has but the second, the last the first
+  int64_t lanes;
+  void* sums;
+  int64_t sums_row, sums_window, sums_vector;
+  int64_t a_ahead, b_ahead;  // asked of memory beforehand: units behind each step; or 0
+};
+
+// By [rows - 1][columns - 1].
+struct LaneWindowsFunctions {
+  void (*at[2][2])(const LaneWindows&);
+};
+
 // Channels of one side repeated so that each lane of a vector has its own:
 //   to[plane*to_plane + i*to_step + lane] = from[i*from_step + index[lane] + plane]
 // Indices ascend. May read up to a vector behind the last position's channels.
@@ -295,13 +316,14 @@ struct Arithmetic {
   // Not for pairs.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   LaneTapsFunctions lane_taps[4][4];       // by Dtype of a and of b; empty where not needed
+  LaneWindowsFunctions lane_windows[4][4];
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);
   TapsFunctions<PlaneTaps> plane_taps;
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
-  void (*plane_copy[4])(const PlaneCopy&);  // by Dtype
-  const Winograd* winograd;                 // float32 only
+  void (*plane_copy[4])(const PlaneCopy&);   // by Dtype
+  const Winograd* winograd;                  // float32 only
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

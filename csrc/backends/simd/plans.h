@@ -37,8 +37,8 @@ std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
 
 // For depthwise problems whose pixels are neighbours along the last axis, in both tensors. The axis
 // before has no dilation, and dgrad no stride; where the last axis has a stride, it has no
-// dilation, and its taps are whole vectors: window_weights_plan is for those, plane_weights_plan for
-// the others.
+// dilation, and its taps are whole vectors: window_weights_plan is for those, plane_weights_plan
+// for the others.
 std::unique_ptr<const Plan> plane_data_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> plane_weights_plan(const Problem& problem,
                                                const Arithmetic& arithmetic);

@@ -1,6 +1,6 @@
-// wgrad of depthwise problems with strides, channels first: lanes are neighbouring taps of a window.
-// x is read where it lies. Of windows that reach beyond the ends of its rows, *edges*, what they
-// meet is copied with zeros; rows that are absent are one row of zeros.
+// wgrad of depthwise problems with strides, channels first: lanes are neighbouring taps of a
+// window. x is read where it lies. Of windows that reach beyond the ends of its rows, *edges*, what
+// they meet is copied with zeros; rows that are absent are one row of zeros.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -125,10 +125,10 @@ void WindowWeightsPlan::list_blocks() {
 }
 
 void WindowWeightsPlan::choose_sizes() {
-  constexpr int64_t kItems = 32;               // enough to keep many threads busy until the end
-  constexpr int64_t kRowUnits = 16 << 10;      // of one row of a box
-  constexpr int64_t kCopiedUnits = 24 << 10;   // of all its rows
-  constexpr int64_t kLeastRows = 4;            // rows that boxes share are read for each
+  constexpr int64_t kItems = 32;              // enough to keep many threads busy until the end
+  constexpr int64_t kRowUnits = 16 << 10;     // of one row of a box
+  constexpr int64_t kCopiedUnits = 24 << 10;  // of all its rows
+  constexpr int64_t kLeastRows = 4;           // rows that boxes share are read for each
   const int64_t groups = problem_.geometry.groups;
   grid_ = {y_.extent, y_.extent};
   PerAxis<int64_t>& size = grid_.size;
@@ -178,7 +178,8 @@ WindowWeightsPlan::Memory WindowWeightsPlan::memory() const {
 // Those that are no edges; those before them, and behind.
 std::array<WindowWeightsPlan::Piece, 3> WindowWeightsPlan::pieces(const BoxRange& box) const {
   const int64_t begin = box.begin[3], end = begin + box.count[3];
-  const int64_t first = std::clamp(whole_.begin, begin, end), last = std::clamp(whole_.end, first, end);
+  const int64_t first = std::clamp(whole_.begin, begin, end),
+                last = std::clamp(whole_.end, first, end);
   const int64_t before = first - begin;
   return {Piece{first, last - first, 0, false}, Piece{begin, before, 0, true},
           Piece{last, end - last, before ? length(3, before) : 0, true}};
@@ -188,9 +189,9 @@ void WindowWeightsPlan::list_y_rows(const Operands& operands, int64_t channel, c
                                     int64_t plane, const Memory& memory) const {
   PerAxis<int64_t> position = box.begin;
   position[1] += plane;
-  const char* row = static_cast<const char*>(operands.data.y) +
-                    (channel * y_.channel + offset(position, y_.stride)) *
-                        element_bytes(problem_.dtype);
+  const char* row =
+      static_cast<const char*>(operands.data.y) +
+      (channel * y_.channel + offset(position, y_.stride)) * element_bytes(problem_.dtype);
   int64_t step = y_.stride[2] * unit();
   if (converts()) {
     arithmetic_.plane_copy[static_cast<int>(problem_.dtype)](
@@ -213,10 +214,10 @@ void WindowWeightsPlan::add_plane(const Operands& operands, int64_t channel, con
   for (int64_t t = 0; t < sliding_[1].taps; ++t, sums += plane_taps * unit()) {
     const int64_t depth = first + t * sliding_[1].dilation;
     if (depth < 0 || depth >= x_.extent[1]) continue;
-    const char* const x = static_cast<const char*>(operands.data.x) +
-                          (channel * x_.channel + box.begin[0] * x_.stride[0] +
-                           depth * x_.stride[1]) *
-                              element_bytes(problem_.dtype);
+    const char* const x =
+        static_cast<const char*>(operands.data.x) +
+        (channel * x_.channel + box.begin[0] * x_.stride[0] + depth * x_.stride[1]) *
+            element_bytes(problem_.dtype);
     for (const Piece& piece : pieces(box)) {
       if (piece.count == 0) continue;
       list_x_rows(x, piece, box, memory);
@@ -260,9 +261,11 @@ void WindowWeightsPlan::list_x_rows(const char* x, const Piece& piece, const Box
 void WindowWeightsPlan::add(const Piece& piece, const BoxRange& box, int64_t tap_rows,
                             const Memory& memory, char* sums) const {
   const TapsFunctions<WindowTaps>& functions =
-      arithmetic_.window_taps[static_cast<int>(piece.copied ? sum_dtype(problem_.dtype) : problem_.dtype)];
+      arithmetic_
+          .window_taps[static_cast<int>(piece.copied ? sum_dtype(problem_.dtype) : problem_.dtype)];
   const int64_t row_taps = ceil_div(sliding_[3].taps, arithmetic_.lanes);
-  const int64_t stride = sliding_[2].stride, most_rows = std::max<int64_t>(1, kMaxSteps / piece.count);
+  const int64_t stride = sliding_[2].stride,
+                most_rows = std::max<int64_t>(1, kMaxSteps / piece.count);
   WindowTaps call{};
   call.count = piece.count;
   call.step = sliding_[3].stride;
@@ -282,7 +285,8 @@ void WindowWeightsPlan::add(const Piece& piece, const BoxRange& box, int64_t tap
       for (int64_t j = 0, tap = 0, width; j < pieces; ++j, tap += width) {
         width = std::min(at_once, count - tap);
         call.taps = taps.data() + tap;
-        call.sums = sums + ((first_row + k * stride) * sliding_[3].taps + tap * arithmetic_.lanes) * unit();
+        call.sums =
+            sums + ((first_row + k * stride) * sliding_[3].taps + tap * arithmetic_.lanes) * unit();
         for (int64_t row = 0; row < all_rows; row += most_rows) {
           call.rows = std::min(most_rows, all_rows - row);
           call.a_rows = memory.x_rows + first_row + (k + row) * stride;
@@ -325,8 +329,7 @@ void WindowWeightsPlan::run(const Operands& operands) const {
   });
   add_chunks(problem_.threads, problem_.dtype, all, groups, chunks_, taps_,
              [&](int64_t) { return taps_; });
-  write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_,
-                        operands.data.w);
+  write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_, operands.data.w);
 }
 
 }  // namespace

@@ -96,8 +96,7 @@ void window_taps(const WindowTaps& call) {
     for (int t = 0; t < taps; ++t)
       here.a[t] = static_cast<const A*>(a_rows[call.taps[t].row]) + call.taps[t].a;
 #pragma GCC unroll kUnroll
-    for (int r = 0; r < rows; ++r)
-      here.b[r] = static_cast<const T*>(call.b_rows[row - r]) + call.b;
+    for (int r = 0; r < rows; ++r) here.b[r] = static_cast<const T*>(call.b_rows[row - r]) + call.b;
     int64_t i = 0;
     if (call.ahead) {
       // Rows of a are at a constant distance, but for those of zeros.
