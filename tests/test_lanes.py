@@ -54,6 +54,74 @@ def test_values(target: str, dtype: torch.dtype) -> None:
                 assert torch.equal(call.run(), call.exact()), (layer, partial)
 
 
+OVERLAPPING = (
+    # Every number of positions, so that rows begin and end with either column, or none is there.
+    *(
+        last(2, CHANNELS, 12, 12 + n, kernel=(4, 4), padding=(1, p), stride=(2, 2))
+        for n in range(5)
+        for p in range(4)
+    ),
+    *(
+        last(1, CHANNELS, 12 + n, 13, kernel=(6, 6), padding=(2, n), stride=(3, 3))
+        for n in range(6)
+    ),
+    # Pieces of rows, of several channels; of lines and images.
+    last(1, 64, 9, 170, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
+    last(1, 256, 40, 75, kernel=(4, 8), padding=(1, 3), stride=(2, 4)),
+    last(40, CHANNELS, 4, 4, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
+    # The axis before meets one tap, any stride; more axes.
+    last(2, CHANNELS, 7, 30, kernel=(1, 4), padding=(0, 1), stride=(2, 2)),
+    last(2, CHANNELS, 500, kernel=(8,), padding=(2,), stride=(4,)),
+    last(1, CHANNELS, 5, 8, 10, kernel=(3, 4, 4), padding=(1, 1, 1), stride=(1, 2, 2)),
+    # Transposed first, in several boxes.
+    Layer((2, 40, 64, 66), (4, 4), (1, 1), stride=(2, 2)),
+    Layer((1, 40, 9, 20, 30), (4, 4, 4), (1, 1, 1), stride=(2, 2, 2)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_windows_that_overlap_by_half(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for layer in OVERLAPPING:
+            call = call_of("wgrad", *layer.operands(dtype), layer)
+            assert "overlapping windows" in call.kernel(), (layer, call.kernel())
+            assert torch.equal(call.run(), call.exact()), layer
+
+
+@every_target
+def test_channel_multiplier_of_windows_that_overlap(target: str) -> None:
+    """One side's channels are spread over the lanes of the other."""
+    x = integers(2, 20, 12, 14, dtype=torch.float32)
+    y = integers(2, 60, 6, 7, dtype=torch.float32)
+    attributes = {
+        "strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1],
+        "groups": 20, "data_format": "NCX", "weights_format": "OIX", "weights_shape": [60, 1, 4, 4],
+    }  # fmt: skip
+    expected = torch_ops.convolution_backward_weights(x.double(), y.double(), **attributes)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        operands = [t.contiguous(memory_format=memory_format) for t in (x, y)]
+        with torch_ops.backends.use("simd", target):
+            found = torch_ops.convolution_backward_weights(*operands, **attributes)
+        assert torch.equal(found, expected.float())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@every_target
+def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
+    target: str, value: float
+) -> None:
+    layer = last(1, CHANNELS, 10, 12, kernel=(4, 4), padding=(1, 1), stride=(2, 2))
+    for row, column in itertools.product((0, 4, 9), (0, 5, 11)):
+        x, w, y = layer.operands(torch.float32)
+        x[0, row, column, 3] = value
+        call = call_of("wgrad", x, w, y.fill_(1), layer)
+        with torch_ops.backends.use("simd", target):
+            assert "overlapping windows" in call.kernel()
+            found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+        assert torch.equal(found, expected), (row, column)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:

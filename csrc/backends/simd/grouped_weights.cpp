@@ -196,23 +196,6 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
-                                   int64_t boxes, char* memory, char* sums) const {
-  sum_boxes(operands, part, first_box, boxes, !columns_.empty(), memory, sums);
-  if (columns_.empty()) return;
-  // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
-  // belong.
-  const auto finite = [&](const auto* all) {
-    auto sum = all[0] - all[0];
-    for (int64_t i = 0; i < part_sums_; ++i) sum += all[i] - all[i];
-    return sum == 0;
-  };
-  if (problem_.dtype == Dtype::f64 ? finite(reinterpret_cast<const double*>(sums))
-                                   : finite(reinterpret_cast<const float*>(sums)))
-    return;
-  sum_boxes(operands, part, first_box, boxes, false, memory, sums);
-}
-
-void GroupedWeightsPlan::sum_boxes(const Operands& operands, int64_t part, int64_t first_box,
                                    int64_t boxes, bool overlapping, char* x_memory,
                                    char* sums) const {
   char* const y_memory = x_memory + x_.memory_units() * unit();
@@ -302,15 +285,32 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
   }
 }
 
+// Whether all sums of a part are.
+bool GroupedWeightsPlan::finite(const char* sums) const {
+  const auto each = [&](const auto* all) {
+    auto zero = all[0] - all[0];
+    for (int64_t i = 0; i < part_sums_; ++i) zero += all[i] - all[i];
+    return zero == 0;
+  };
+  return problem_.dtype == Dtype::f64 ? each(reinterpret_cast<const double*>(sums))
+                                      : each(reinterpret_cast<const float*>(sums));
+}
+
 void GroupedWeightsPlan::run(const Operands& operands) const {
+  // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
+  // belong.
+  const bool overlapping = !columns_.empty();
   const int64_t boxes = grid_.boxes(), slice_parts = parts_.count();
   const int64_t parts = all_.slices * slice_parts;
   if (chunks_ == 1) {
     parallel_for(problem_.threads, parts, [&](int64_t i) {
       const Operands here = operands_of_slice(all_, operands, i / slice_parts);
       char* const memory = local_scratch<char>(local_bytes_);
-      run_boxes(here, i % slice_parts, 0, boxes, memory, memory + buffer_bytes_);
-      finish(here, i % slice_parts, memory + buffer_bytes_);
+      char* const sums = memory + buffer_bytes_;
+      run_boxes(here, i % slice_parts, 0, boxes, overlapping, memory, sums);
+      if (overlapping && !finite(sums))
+        run_boxes(here, i % slice_parts, 0, boxes, false, memory, sums);
+      finish(here, i % slice_parts, sums);
     });
     return;
   }
@@ -318,14 +318,21 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
   const auto sums_of = [&](int64_t part, int64_t chunk) {
     return all + (part * chunks_ + chunk) * part_sums_ * unit();
   };
-  parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
-    const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
-    run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
-              std::min(boxes_per_chunk_, boxes - first), local_scratch<char>(local_bytes_),
-              sums_of(part, chunk));
-  });
-  add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
-             [&](int64_t) { return part_sums_; });
+  const auto sum_all = [&](bool overlapping) {
+    parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
+      const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
+      run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
+                std::min(boxes_per_chunk_, boxes - first), overlapping,
+                local_scratch<char>(local_bytes_), sums_of(part, chunk));
+    });
+    add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
+               [&](int64_t) { return part_sums_; });
+    bool all_finite = true;
+    for (int64_t part = 0; overlapping && part < parts; ++part)
+      all_finite &= finite(sums_of(part, 0));
+    return all_finite;
+  };
+  if (!sum_all(overlapping)) sum_all(false);
   parallel_for(problem_.threads, parts, [&](int64_t part) {
     finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts,
            sums_of(part, 0));
