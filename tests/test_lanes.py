@@ -68,7 +68,7 @@ OVERLAPPING = (
     # Pieces of rows, of several channels; of lines and images.
     last(1, 64, 9, 170, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
     last(1, 256, 40, 75, kernel=(4, 8), padding=(1, 3), stride=(2, 4)),
-    last(40, CHANNELS, 4, 4, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
+    last(40, CHANNELS, 8, 8, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
     # The axis before meets one tap, any stride; more axes.
     last(2, CHANNELS, 7, 30, kernel=(1, 4), padding=(0, 1), stride=(2, 2)),
     last(2, CHANNELS, 500, kernel=(8,), padding=(2,), stride=(4,)),
