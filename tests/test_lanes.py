@@ -69,12 +69,12 @@ OVERLAPPING = (
     last(1, 64, 9, 170, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
     last(1, 256, 40, 75, kernel=(4, 8), padding=(1, 3), stride=(2, 4)),
     last(40, CHANNELS, 8, 8, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
-    # The axis before meets one tap, any stride; more axes.
-    last(2, CHANNELS, 7, 30, kernel=(1, 4), padding=(0, 1), stride=(2, 2)),
+    # The axis before meets one tap; more axes.
+    last(2, CHANNELS, 7, 30, kernel=(1, 4), padding=(0, 1), stride=(1, 2)),
     last(2, CHANNELS, 500, kernel=(8,), padding=(2,), stride=(4,)),
-    last(1, CHANNELS, 5, 8, 10, kernel=(3, 4, 4), padding=(1, 1, 1), stride=(1, 2, 2)),
+    last(1, CHANNELS, 9, 12, 14, kernel=(3, 4, 4), padding=(1, 1, 1), stride=(1, 2, 2)),
     # Transposed first, in several boxes.
-    Layer((2, 40, 64, 66), (4, 4), (1, 1), stride=(2, 2)),
+    Layer((6, 40, 24, 26), (4, 4), (1, 1), stride=(2, 2)),
     Layer((1, 40, 9, 20, 30), (4, 4, 4), (1, 1, 1), stride=(2, 2, 2)),
 )
 

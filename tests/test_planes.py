@@ -28,7 +28,15 @@ PIXELS = (
     Layer((1, 2, 6, 7, 33), (3, 3, 3), (1, 1, 1)),
     Layer((2, 2, 7, 4, 18), (2, 2, 5), (1, 0, 2), dilation=(3, 1, 1)),
 )
-ROWS_WITH_STRIDES = (
+# The pixels of a row are dealt to two halves where its stride is 2.
+STRIDES = (
+    *(Layer((1, 2, 7, 40 + n), (4, 4), (1, p), stride=(2, 2)) for n in range(3) for p in range(4)),
+    *(Layer((2, 2, 12, 50 + k), (5, k), (2, k // 2), stride=(1, 2)) for k in (2, 3, 5, 8, 11)),
+    Layer((1, 2, 9, 60), (3, 4), (1, 5), stride=(2, 2), dilation=(1, 3)),
+    Layer((1, 2, 9, 47), (3, 4), (1, 3), stride=(3, 2), dilation=(1, 2)),
+    Layer((1, 40, 40, 70), (5, 5), (2, 2), stride=(2, 2)),
+    Layer((1, 2, 500), (5,), (2,), stride=(2,)),
+    Layer((1, 2, 9, 13, 45), (4, 4, 4), (1, 1, 1), stride=(2, 2, 2)),
     Layer((2, 2, 25, 33), (3, 3), (1, 1), stride=(2, 1)),
     Layer((1, 2, 26, 40), (7, 5), (3, 2), stride=(3, 1)),
     Layer((1, 2, 9, 13, 29), (4, 5, 3), (1, 2, 1), stride=(2, 3, 1)),
@@ -42,7 +50,7 @@ TAPS = (
 )
 CASES = [
     *itertools.product(PIXELS, PARTIALS),
-    *itertools.product(ROWS_WITH_STRIDES + TAPS, ("fprop", "wgrad")),
+    *itertools.product(STRIDES + TAPS, ("fprop", "wgrad")),
 ]
 
 
@@ -113,6 +121,7 @@ def test_what_is_not_finite_reaches_its_own_results_alone(target: str, value: fl
         Layer((1, 2, 4, 21), (3, 3), (0, 0)),
         Layer((1, 2, 4, 19), (2, 5), (1, 2)),
         Layer((1, 2, 26, 157), (16, 16), (0, 0), stride=(8, 8)),
+        Layer((1, 2, 9, 57), (4, 4), (0, 0), stride=(2, 2)),
     ):
         for partial, place in itertools.product(PARTIALS, (0, 5, -3, -1)):
             if partial == "dgrad" and layer.stride:

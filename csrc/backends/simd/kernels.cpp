@@ -60,6 +60,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
+    {},
     nullptr,
 };
 
@@ -114,6 +115,7 @@ constinit const Arithmetic kF32{
     window_rows<float>,
     kPlaneTaps<float>,
     {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
+    {plane_deal<float, float>, plane_deal<bfloat16, float>, plane_deal<float16, float>, nullptr},
     {plane_copy<float, float>, plane_copy<bfloat16, float>, plane_copy<float16, float>, nullptr},
     &kWinograd,
 };
@@ -135,6 +137,7 @@ constinit const Arithmetic kF64{
     window_rows<double>,
     kPlaneTaps<double>,
     {{}, {}, {}, kWindowTaps<double, double>},
+    {nullptr, nullptr, nullptr, plane_deal<double, double>},
     {nullptr, nullptr, nullptr, plane_copy<double, double>},
     nullptr,
 };

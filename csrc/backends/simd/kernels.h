@@ -223,13 +223,16 @@ struct TapsFunctions {
   void (*at[kMaxTapRows + 1][kMaxPlaneTaps[1] + 1])(const Call&);
 };
 
-// Rows of neighbouring pixels, converted to units:
+// Rows of neighbouring pixels, converted to units; copied,
 //   to[row*to_row + i] = from[row*from_row + i],  i < count
+// or dealt:
+//   to[row*to_row + i / 2] or, where i is odd, odd_to[row*to_row + i / 2]
 struct PlaneCopy {
   const void* from;
   int64_t from_row;
   void* to;
   int64_t to_row, rows, count;
+  void* odd_to = nullptr;
 };
 
 // A sum of rows, each shifted against the one before:
@@ -322,8 +325,9 @@ struct Arithmetic {
   void (*window_rows)(const WindowRows&);
   TapsFunctions<PlaneTaps> plane_taps;
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
-  void (*plane_copy[4])(const PlaneCopy&);   // by Dtype
-  const Winograd* winograd;                  // float32 only
+  void (*plane_deal[4])(const PlaneCopy&);
+  void (*plane_copy[4])(const PlaneCopy&);  // by Dtype
+  const Winograd* winograd;                 // float32 only
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

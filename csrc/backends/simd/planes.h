@@ -323,5 +323,38 @@ void plane_copy(const PlaneCopy& call) {
   }
 }
 
+// Every second lane of two vectors, from lane `first` on.
+template <int first, class V, int... lane>
+CONVTBW_INLINE V every_second(V a, V b, std::integer_sequence<int, lane...>) {
+  using Index = decltype(a == a);
+  return __builtin_shuffle(a, b, Index{(2 * lane + first)...});
+}
+
+template <class Element, class T>
+void plane_deal(const PlaneCopy& call) {
+  constexpr int n = kLanes<T>;
+  constexpr auto lanes = std::make_integer_sequence<int, n>();
+  const Element* from = static_cast<const Element*>(call.from);
+  T *even = static_cast<T*>(call.to), *odd = static_cast<T*>(call.odd_to);
+  const int64_t pairs = call.count / 2;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    int64_t i = 0;
+    for (; pairs >= n && i < pairs; i += n) {
+      const int64_t first = smaller(i, pairs - n);
+      const Vector<T> a = load(from + 2 * first), b = load(from + 2 * first + n);
+      store(even + first, every_second<0>(a, b, lanes));
+      store(odd + first, every_second<1>(a, b, lanes));
+    }
+    for (; i < pairs; ++i) {
+      even[i] = Elements<Element>{from + 2 * i}.some(1)[0];
+      odd[i] = Elements<Element>{from + 2 * i + 1}.some(1)[0];
+    }
+    if (call.count % 2) even[pairs] = Elements<Element>{from + 2 * pairs}.some(1)[0];
+    from += call.from_row;
+    even += call.to_row;
+    odd += call.to_row;
+  }
+}
+
 }  // namespace
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -92,7 +92,12 @@ bool few_channels(const Problem& p, int64_t lanes) {
 // - 16 lanes, half of whose loads cross lines: wgrad 0.7 to 1.1; fprop and dgrad of 3x3 0.8 to 1.2,
 //   of 5x5 and 7x7 from 32x32 on 1.1 to 1.4, in bfloat16 0.5 to 1.1;
 // - any lanes: k16 of stride 8 on 512x512 2.5 to 2.9; 2 channels 5 to 16;
-// - strides of 2, for which pixels would have to be dealt in turn: 0.5 to 1.0.
+// - strides of 2, 8 lanes, float32, bfloat16: wgrad of 4x4 from 16 windows on 1.0 to 1.3, 1.0 to
+//   1.3, of 8 0.76, 0.7; of 3x3 of 56 0.95, 0.97, 28 1.4, 1.04, 14 0.82, 0.86; of 5x5 and 7x7 of 28
+//   and 56 1.2 to 1.35, of 14 1.0; fprop of 4x4 from 32 on 1.0 to 1.4, 1.1 to 1.3, 16 0.87, 0.78;
+//   of 3x3 0.5 to 1.2, 0.5 to 0.86; of 5x5 and 7x7 of 28 and 56 1.2 to 1.4, 1.13 to 1.26, of 14
+//   0.7, 0.6; 16 lanes: of 5x5 and 7x7 1.0 to 1.3, 0.94 to 1.34, else wgrad 0.84 to 1.3, 0.8 to
+//   1.1, fprop 0.7 to 1.26, 0.56 to 1.1.
 bool planes(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   if (g.x_channels != 1 || g.y_channels != 1 || p.slices > 1) return false;
@@ -112,7 +117,7 @@ bool planes(const Problem& p, int64_t lanes) {
     positions *= extent;
   }
   const int64_t windows = dgrad ? row.x : row.y, taps = rows.k * row.k;
-  if (row.stride > 1) {
+  if (row.stride > 2) {
     // Windows that reach beyond the ends of a row are copied, all of them at a time.
     const int64_t behind = (row.y - 1) * row.stride + row.k - row.pad - row.x;
     return windows >= lanes && row.dilation == 1 && row.k % lanes == 0 && 2 * row.stride >= lanes &&
@@ -120,6 +125,11 @@ bool planes(const Problem& p, int64_t lanes) {
   }
   if (3 * g.groups <= 2 * lanes) return windows >= lanes;
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
+  if (row.stride == 2) {
+    if (rows.k == 1) return false;
+    if (lanes > 8) return taps >= 25 && windows >= 24;
+    return wgrad ? windows >= (taps < 12 ? 24 : 16) : taps >= 15 && windows >= 24;
+  }
   if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
   if (lanes > 8 && (wgrad || halves)) return false;
   if (wgrad) return windows >= (taps < 40 ? 24 : 14);
@@ -189,7 +199,7 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                : simd::in_place_data_plan(p, plain, in_place_kernels, *lanes);
   if (planes(p, plain.lanes)) {
     if (p.wanted != Role::w) return simd::plane_data_plan(p, plain);
-    return g.axes.back().stride > 1 ? simd::window_weights_plan(p, plain)
+    return g.axes.back().stride > 2 ? simd::window_weights_plan(p, plain)
                                     : simd::plane_weights_plan(p, plain);
   }
   if (few_channels_a_group(g, plain.lanes))

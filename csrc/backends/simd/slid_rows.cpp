@@ -46,6 +46,10 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
   const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
   // A last vector of pixels is read beyond the last window.
   row_ = whole_vectors(length(3, taps_in_lanes() ? size[3] : whole_vectors(size[3])));
+  if (dealt()) {
+    half_ = whole_vectors(ceil_div(row_, 2));
+    row_ = 2 * half_;
+  }
   plane_ = length(2, size[2]) * row_;
   buffer_units_ = length(1, size[1]) * plane_;
   const int64_t steps = sliding_[2].stride, rows = sliding_[2].taps;
@@ -56,7 +60,10 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
           {plane + row * row_, (t * rows + row) * sliding_[3].taps, ceil_div(rows - row, steps)});
     for (int64_t row = 0; row < rows; ++row) tap_rows_.push_back(plane + row * row_);
   }
-  for (int64_t t = 0; t < sliding_[3].taps; ++t) row_taps_.push_back(t * sliding_[3].dilation);
+  for (int64_t t = 0; t < sliding_[3].taps; ++t) {
+    const int64_t position = t * sliding_[3].dilation;
+    row_taps_.push_back(dealt() ? position % 2 * half_ + position / 2 : position);
+  }
   return {windows_, size};
 }
 
@@ -106,10 +113,19 @@ void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char
                          (begin[1] + plane) * tensor_.stride[1] +
                          (begin[2] + range[2].begin) * tensor_.stride[2] + begin[3] +
                          range[3].begin;
-    arithmetic_.plane_copy[static_cast<int>(tensor_.dtype)](
-        {static_cast<const char*>(data) + from * bytes, tensor_.stride[2],
-         buffer + (plane * plane_ + range[2].begin * row_ + range[3].begin) * unit, row_,
-         range[2].end - range[2].begin, range[3].end - range[3].begin});
+    const int64_t row = plane * plane_ + range[2].begin * row_;
+    const auto to = [&](int64_t position) {
+      return buffer + (row + (dealt() ? position % 2 * half_ + position / 2 : position)) * unit;
+    };
+    const PlaneCopy copy{static_cast<const char*>(data) + from * bytes,
+                         tensor_.stride[2],
+                         to(range[3].begin),
+                         row_,
+                         range[2].end - range[2].begin,
+                         range[3].end - range[3].begin,
+                         to(range[3].begin + 1)};
+    const int dtype = static_cast<int>(tensor_.dtype);
+    (dealt() ? arithmetic_.plane_deal : arithmetic_.plane_copy)[dtype](copy);
   }
 }
 

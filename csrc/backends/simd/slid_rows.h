@@ -1,6 +1,8 @@
 // Depthwise problems, channels first: lanes are neighbours of one channel, so that nothing is
-// transposed: pixels where the last stride is 1, or else taps. What windows slide over is copied
-// channel by channel, with its padding and converted, into one buffer in the cache.
+// transposed: pixels where the last stride is 1 or 2, or else taps. What windows slide over is
+// copied channel by channel, with its padding and converted, into one buffer in the cache. With a
+// stride of 2, a row's pixels are dealt to two halves in turn: those that a tap meets lie side by
+// side.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +36,7 @@ class SlidRows {
   const PerAxis<Sliding>& sliding() const { return sliding_; }
   int64_t all_taps() const { return sliding_[1].taps * sliding_[2].taps * sliding_[3].taps; }
   bool reversed() const { return reversed_; }  // tap t is tap taps - 1 - t of the weights
-  bool taps_in_lanes() const { return sliding_[3].stride > 1; }
+  bool taps_in_lanes() const { return sliding_[3].stride > 2; }
 
   // Boxes of windows whose rows stay in the cache, not fewer than these if that is possible; all
   // that follows is of one of them.
@@ -76,7 +78,8 @@ class SlidRows {
   PerAxis<Sliding> sliding_;
   PerAxis<int64_t> windows_;
   const bool reversed_;
-  int64_t row_ = 0, plane_ = 0, buffer_units_ = 0;  // units
+  bool dealt() const { return sliding_[3].stride == 2; }
+  int64_t row_ = 0, half_ = 0, plane_ = 0, buffer_units_ = 0;  // units
   std::vector<PlaneSection> sections_;
   std::vector<int64_t> tap_rows_, row_taps_;
 };
