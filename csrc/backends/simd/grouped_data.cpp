@@ -118,8 +118,11 @@ void GroupedDataPlan::choose_sizes() {
     return (side_.units_of(windows, parts) + covered(windows) * parts.pitch()) * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
-  const PartSizes sizes = part_sizes(grid_.extent, parts_, side_.planes(),
-                                     in_.channel == 1 || out_.channel == 1, cost, 1);
+  const PartSizes sizes =
+      side_.in_place() && !staged_
+          ? in_place_sizes(grid_.extent, parts_, 1)
+          : part_sizes(grid_.extent, parts_, side_.planes(),
+                       in_.channel == 1 || out_.channel == 1, cost, 1);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   side_.set_sizes(grid_.size, parts_);
