@@ -89,6 +89,40 @@ def test_windows_that_overlap_by_half(target: str, dtype: torch.dtype) -> None:
             assert torch.equal(call.run(), call.exact()), layer
 
 
+# Four rows of results and more in a box, of one box or several; every number of windows in a piece.
+RESULTS = (
+    *(
+        last(2, CHANNELS, 48, 8 * n, kernel=(8, 16), padding=(2, 4), stride=(4, 8))
+        for n in range(3, 12)
+    ),
+    *(
+        last(1, CHANNELS, 40 + n, 18, kernel=(6, 6), padding=(p, 2), stride=(3, 3))
+        for n in range(3)
+        for p in range(4)
+    ),
+    last(1, 64, 150, 48, kernel=(4, 8), padding=(1, 2), stride=(2, 4)),
+    last(1, 144, 300, 200, kernel=(8, 8), padding=(2, 2), stride=(4, 4)),
+    last(40, CHANNELS, 24, 24, kernel=(8, 8), padding=(2, 2), stride=(4, 4)),
+    last(2, CHANNELS, 5, 24, 24, kernel=(1, 8, 8), padding=(0, 2, 2), stride=(2, 4, 4)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_results_of_windows_that_overlap_by_half(target: str, dtype: torch.dtype) -> None:
+    if dtype == torch.float16 and target.startswith("generic"):
+        pytest.skip("copied first: its conversion takes more than an instruction")
+    with torch_ops.backends.use("simd", target):
+        for layer in RESULTS:
+            x, w, y = layer.operands(dtype)
+            call = call_of("fprop", x, w, y, layer)
+            assert "overlapping windows" in call.kernel(), (layer, call.kernel())
+            bias = integers(x.shape[-1], dtype=dtype)
+            found = torch_ops.convolution(x, w, bias=bias, **call.attributes)
+            assert torch.equal(call.run(), call.exact()), layer
+            assert torch.equal(found, call.exact() + bias), layer
+
+
 @every_target
 def test_channel_multiplier_of_windows_that_overlap(target: str) -> None:
     """One side's channels are spread over the lanes of the other."""

@@ -56,6 +56,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
     assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"
     assert served("convolution", 7, 112, 21, groups=21, stride=2) == "onednn"
+    assert served("convolution", 16, 128, 21, groups=21, stride=8) == "simd"
     assert served("convolution", 7, 28, 64, groups=64, data_format="NCX") == "onednn"
     assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
     assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"

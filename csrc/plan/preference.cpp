@@ -35,7 +35,7 @@ bool has_depthwise_kernels(const Problem& p) {
 // - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
 //   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3;
 //   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
-//   to 1.4;
+//   to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
 //   1.1 to 1.25, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5 and k7 0.35 to 1.1,
 //   0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75 to 2.8;
@@ -63,7 +63,9 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     return avx512 ? !small && taps <= 25 : g.groups >= 256 && taps <= 9;
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
-  return strides && (few_groups || taps <= 16);
+  const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
+  const bool overlapping = by_half(rows) && by_half(columns) && columns.stride > 2;
+  return strides && (few_groups ? !overlapping : taps <= 16);
 }
 
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after

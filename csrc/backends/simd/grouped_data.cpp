@@ -1,10 +1,8 @@
-// fprop and dgrad of groups of few channels (grouped.h): lanes are the result's channels across
-// groups. A row of results is a sum over planes and taps of the other side's lanes times weights,
-// for several pixels at once. dgrad is one such problem for every phase (phases.h).
+#include "backends/simd/grouped_data.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "backends/simd/grouped.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -27,54 +25,7 @@ bool converts(const Arithmetic& arithmetic, Dtype dtype) {
   return arithmetic.lane_row[static_cast<int>(dtype)][static_cast<int>(dtype)];
 }
 
-class GroupedDataPlan : public Plan {
- public:
-  GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic);
-  void run(const Operands& operands) const override;
-
- private:
-  void choose_sizes();
-  void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
-  int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
-                     int64_t along) const;
-  void list_taps(const BoxPhase& phase, const LaneView& view, const Region& region, int64_t along,
-                 LaneTapRun* runs, LaneRow& row) const;
-  void run_box(const Operands& operands, int64_t part, const BoxRange& box,
-               const char* packed) const;
-  void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
-            const char* start) const;
-
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  // Result positions that so many windows of each axis cover at most.
-  int64_t covered(const PerAxis<int64_t>& windows) const {
-    int64_t count = 1;
-    for (int a = 0; a < kBoxRank; ++a)
-      count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
-    return count;
-  }
-  int64_t local_bytes() const {
-    return most_taps_ * int64_t{sizeof(LaneTapRun)} +
-           (side_.memory_units() + stage_units_) * unit();
-  }
-
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  const Tensor out_, in_;
-  LaneParts parts_;
-  const int64_t weights_pitch_;  // units from one tap to the next
-  PerAxis<PhasedAxis> axes_;
-  LaneSide side_;
-  const LaneWeights weights_;
-  bool complete_ = true;  // every result position belongs to a phase
-  bool asks_ahead_, asks_for_results_;
-  bool staged_;      // results are sums in another order than the tensor's
-  Dtype out_dtype_;  // of what is written first
-  BoxGrid grid_;
-  std::vector<BoxPhase> phases_;
-  int64_t taps_ = 0, most_taps_ = 0;  // of all phases, of one; of all planes
-  int64_t stage_units_;
-};
+}  // namespace
 
 GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic)
     : problem_(problem),
@@ -105,7 +56,10 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
     taps_ += phase.taps * side_.planes();
     most_taps_ = std::max(most_taps_, phase.taps * side_.planes());
   }
+  overlapping_ = overlaps_by_half();
+  if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels of all groups in lanes" +
+           (overlapping_ ? ", overlapping windows" : "") +
            (side_.in_place() ? ", in place, " : ", ") + arithmetic.name;
   workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
@@ -118,11 +72,10 @@ void GroupedDataPlan::choose_sizes() {
     return (side_.units_of(windows, parts) + covered(windows) * parts.pitch()) * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
-  const PartSizes sizes =
-      side_.in_place() && !staged_
-          ? in_place_sizes(grid_.extent, parts_, 1)
-          : part_sizes(grid_.extent, parts_, side_.planes(),
-                       in_.channel == 1 || out_.channel == 1, cost, 1);
+  const PartSizes sizes = side_.in_place() && !staged_
+                              ? in_place_sizes(grid_.extent, parts_, 1)
+                              : part_sizes(grid_.extent, parts_, side_.planes(),
+                                           in_.channel == 1 || out_.channel == 1, cost, 1);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   side_.set_sizes(grid_.size, parts_);
@@ -312,11 +265,13 @@ void GroupedDataPlan::run(const Operands& operands) const {
   parallel_for(problem_.threads, ceil_div(parts_.lanes, parts_.width),
                [&](int64_t vector) { pack_weights(operands, vector, packed); });
   // Boxes of one part follow each other: its channels' cache lines are then a thread's own.
-  parallel_for(problem_.threads, parts_.count() * boxes,
-               [&](int64_t i) { run_box(operands, i / boxes, grid_.box(i % boxes), packed); });
+  parallel_for(problem_.threads, parts_.count() * boxes, [&](int64_t i) {
+    if (overlapping_)
+      run_overlapping(operands, i / boxes, grid_.box(i % boxes), packed);
+    else
+      run_box(operands, i / boxes, grid_.box(i % boxes), packed);
+  });
 }
-
-}  // namespace
 
 std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem,
                                               const Arithmetic& arithmetic) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/simd/copy.h"
+#include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
 #include "backends/simd/planes.h"
@@ -54,6 +55,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
+    {},
     nullptr,
     nullptr,
     nullptr,
@@ -73,6 +75,12 @@ namespace {
 constexpr auto converting_row() -> void (*)(const LaneRow&) {
   if constexpr (kConvertsFloat16)
     return lane_row<float16, float16>;
+  else
+    return nullptr;
+}
+constexpr auto converting_window_rows() -> void (*)(const LaneWindowRows&) {
+  if constexpr (kConvertsFloat16)
+    return lane_window_rows<float16, float16>;
   else
     return nullptr;
 }
@@ -104,6 +112,8 @@ constinit const Arithmetic kF32{
     {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
      {nullptr, lane_row<bfloat16, bfloat16>},
      {nullptr, nullptr, converting_row()}},
+    {lane_window_rows<float, float>, lane_window_rows<bfloat16, bfloat16>,
+     converting_window_rows()},
     {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
      {{}, kLaneTaps<bfloat16, bfloat16>},
      {{}, {}, converting_taps()}},
@@ -130,6 +140,7 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     shifted_sum<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
+    {nullptr, nullptr, nullptr, lane_window_rows<double, double>},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneWindows<double, double>}},
     spread<double>,

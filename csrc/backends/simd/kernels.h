@@ -85,6 +85,26 @@ struct LaneRow {
   int64_t ahead_count, c_ahead;
 };
 
+// Results of windows that are twice as long as they are apart, in two axes, and whose positions are
+// `stride` times as many along the last one, from `pad` behind the first tap on. Some rows of
+// positions are met by two rows of windows, with taps that are half a window apart: one row begins
+// with them, and the other, which began with those before, ends. Both, or one of them:
+//   partial[i*partial_step + lane] = start[lane] + sum over rows r, present positions of window i
+//     and its taps t of  a[r*a_row + (i*stride + t - pad)*a_pixel + lane] *
+//                        w[r*w_row + t*w_tap + lane]
+//   c[i*c_step + lane] = partial[...], from before, + the same sum with w + w_rows
+// Where one row ends alone, w is of its own taps; partial sums of whole vectors. Units of w, start,
+// partial; of a and c elements.
+struct LaneWindowRows {
+  const void *a, *w;
+  const void* start;
+  void *partial, *c;
+  int64_t a_rows, a_row, a_pixel, w_row, w_rows, w_tap;
+  int64_t windows, stride, pad, lanes, partial_step, c_step;
+  bool both, begins;
+  int64_t a_ahead;  // asked of memory beforehand: elements behind each position; or 0
+};
+
 // Where a row of taps begins: units behind the pixel and in the sums.
 struct LaneTapRow {
   int64_t a, sums;
@@ -318,7 +338,8 @@ struct Arithmetic {
   void (*shifted_sum)(const ShiftedSum&);
   // Not for pairs.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
-  LaneTapsFunctions lane_taps[4][4];       // by Dtype of a and of b; empty where not needed
+  void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
+  LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneWindowsFunctions lane_windows[4][4];
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);

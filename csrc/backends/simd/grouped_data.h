@@ -1,0 +1,67 @@
+// fprop and dgrad of groups of few channels (grouped.h): lanes are the result's channels across
+// groups. A row of results is a sum over planes and taps of the other side's lanes times weights,
+// for several pixels at once. dgrad is one such problem for every phase (phases.h).
+#pragma once
+
+#include <vector>
+
+#include "backends/simd/grouped.h"
+#include "backends/simd/phases.h"
+#include "plan/backend.h"
+
+namespace convtbw::simd {
+
+class GroupedDataPlan : public Plan {
+ public:
+  GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  void choose_sizes();
+  void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
+  int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
+                     int64_t along) const;
+  void list_taps(const BoxPhase& phase, const LaneView& view, const Region& region, int64_t along,
+                 LaneTapRun* runs, LaneRow& row) const;
+  void run_box(const Operands& operands, int64_t part, const BoxRange& box,
+               const char* packed) const;
+  bool overlaps_by_half() const;
+  void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
+                       const char* packed) const;
+  void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
+            const char* start) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+  // Result positions that so many windows of each axis cover at most.
+  int64_t covered(const PerAxis<int64_t>& windows) const {
+    int64_t count = 1;
+    for (int a = 0; a < kBoxRank; ++a)
+      count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
+    return count;
+  }
+  int64_t local_bytes() const {
+    return most_taps_ * int64_t{sizeof(LaneTapRun)} +
+           (side_.memory_units() + stage_units_ + partial_units_) * unit();
+  }
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  const bool fprop_;
+  const Tensor out_, in_;
+  LaneParts parts_;
+  const int64_t weights_pitch_;  // units from one tap to the next
+  PerAxis<PhasedAxis> axes_;
+  LaneSide side_;
+  const LaneWeights weights_;
+  bool complete_ = true;  // every result position belongs to a phase
+  bool asks_ahead_, asks_for_results_;
+  bool overlapping_ = false;
+  bool staged_;      // results are sums in another order than the tensor's
+  Dtype out_dtype_;  // of what is written first
+  BoxGrid grid_;
+  std::vector<BoxPhase> phases_;
+  int64_t taps_ = 0, most_taps_ = 0;  // of all phases, of one; of all planes
+  int64_t stage_units_, partial_units_ = 0;
+};
+
+}  // namespace convtbw::simd
