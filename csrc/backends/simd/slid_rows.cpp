@@ -68,7 +68,7 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
 }
 
 bool gains_ahead(const Problem& problem) {
-  constexpr int64_t kFar = 8 << 20;
+  constexpr int64_t kFar = 16 << 20;
   for (const Tensor& tensor : {x_tensor(problem), y_tensor(problem)})
     // Gaps would be asked for, too.
     if (tensor.stride[2] > 2 * tensor.extent[3] ||
