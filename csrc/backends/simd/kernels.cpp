@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/simd/copy.h"
+#include "backends/simd/dealt_taps.h"
 #include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
@@ -59,6 +60,7 @@ extern constinit const Arithmetic kPairs{
     nullptr,
     nullptr,
     nullptr,
+    {},
     {},
     {},
     {},
@@ -124,6 +126,7 @@ constinit const Arithmetic kF32{
     plane_rows<float>,
     window_rows<float>,
     kPlaneTaps<float>,
+    {kDealtTaps<float, float>, kDealtTaps<bfloat16, float>, kDealtTaps<float16, float>, {}},
     {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
     {plane_deal<float, float>, plane_deal<bfloat16, float>, plane_deal<float16, float>, nullptr},
     {plane_copy<float, float>, plane_copy<bfloat16, float>, plane_copy<float16, float>, nullptr},
@@ -147,6 +150,7 @@ constinit const Arithmetic kF64{
     plane_rows<double>,
     window_rows<double>,
     kPlaneTaps<double>,
+    {{}, {}, {}, kDealtTaps<double, double>},
     {{}, {}, {}, kWindowTaps<double, double>},
     {nullptr, nullptr, nullptr, plane_deal<double, double>},
     {nullptr, nullptr, nullptr, plane_copy<double, double>},

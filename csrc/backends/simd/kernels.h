@@ -243,6 +243,26 @@ struct TapsFunctions {
   void (*at[kMaxTapRows + 1][kMaxPlaneTaps[1] + 1])(const Call&);
 };
 
+// The same where windows are 2 apart: of a, which is read where it lies, tap t meets the pixels
+// 2*i + (t + odd) % 2.
+//   sums[k*sums_row + t*vector + i % vector] += sum over rows r and pixels p = 2*i + (t + odd) % 2
+//     of  a[r*a_row + p] * b_rows[r - k][b + i - (t + odd) / 2],  p < count
+// a: elements. b's rows are readable, and finite, up to a vector behind the last pixel.
+struct DealtTaps {
+  const void* a;
+  const void* const* b_rows;
+  void* sums;
+  int64_t rows, count, a_row, b, sums_row;
+};
+
+// The most taps, by rows: accumulators, two halves and a vector of b fill 16 registers.
+inline constexpr int kMaxDealtRows = 3, kMaxDealtTaps[] = {0, 9, 5, 4};
+
+// By [odd][rows][taps].
+struct DealtTapsFunctions {
+  void (*at[2][kMaxDealtRows + 1][kMaxDealtTaps[1] + 1])(const DealtTaps&);
+};
+
 // Rows of neighbouring pixels, converted to units; copied,
 //   to[row*to_row + i] = from[row*from_row + i],  i < count
 // or dealt:
@@ -345,6 +365,7 @@ struct Arithmetic {
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);
   TapsFunctions<PlaneTaps> plane_taps;
+  DealtTapsFunctions dealt_taps[4];          // by Dtype of a
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
   void (*plane_deal[4])(const PlaneCopy&);
   void (*plane_copy[4])(const PlaneCopy&);  // by Dtype

@@ -92,12 +92,12 @@ bool few_channels(const Problem& p, int64_t lanes) {
 // - 16 lanes, half of whose loads cross lines: wgrad 0.7 to 1.1; fprop and dgrad of 3x3 0.8 to 1.2,
 //   of 5x5 and 7x7 from 32x32 on 1.1 to 1.4, in bfloat16 0.5 to 1.1;
 // - any lanes: k16 of stride 8 on 512x512 2.5 to 2.9; 2 channels 5 to 16;
-// - strides of 2, 8 lanes, float32, bfloat16: wgrad of 4x4 from 16 windows on 1.0 to 1.3, 1.0 to
-//   1.3, of 8 0.76, 0.7; of 3x3 of 56 0.95, 0.97, 28 1.4, 1.04, 14 0.82, 0.86; of 5x5 and 7x7 of 28
-//   and 56 1.2 to 1.35, of 14 1.0; fprop of 4x4 from 32 on 1.0 to 1.4, 1.1 to 1.3, 16 0.87, 0.78;
-//   of 3x3 0.5 to 1.2, 0.5 to 0.86; of 5x5 and 7x7 of 28 and 56 1.2 to 1.4, 1.13 to 1.26, of 14
-//   0.7, 0.6; 16 lanes: of 5x5 and 7x7 1.0 to 1.3, 0.94 to 1.34, else wgrad 0.84 to 1.3, 0.8 to
-//   1.1, fprop 0.7 to 1.26, 0.56 to 1.1.
+// - wgrad with a stride of 2, 8 lanes, 3x3 to 7x7 from 16 windows on 1.1 to 1.6, 1.45 to 2.1, of 8
+//   0.75, 0.7; 16 lanes, from 28 on 1.0 to 1.3, 1.0 to 1.45, of 16 0.85, 0.93, of 8 0.3; 1-D 1.2 to
+//   1.7, with 16 lanes 1.1 to 1.6, k31 0.9;
+// - fprop with a stride of 2, 8 lanes: 4x4 from 32 windows on 1.0 to 1.4, 1.1 to 1.3, of 16 0.87,
+//   0.78; 3x3 0.5 to 1.2, 0.5 to 0.86; 5x5 and 7x7 of 28 and 56 1.2 to 1.4, 1.13 to 1.26, of 14
+//   0.7, 0.6; 16 lanes: 5x5 and 7x7 1.0 to 1.3, 0.94 to 1.15, others 0.7 to 1.26, 0.56 to 1.1.
 bool planes(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   if (g.x_channels != 1 || g.y_channels != 1 || p.slices > 1) return false;
@@ -126,9 +126,8 @@ bool planes(const Problem& p, int64_t lanes) {
   if (3 * g.groups <= 2 * lanes) return windows >= lanes;
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
   if (row.stride == 2) {
-    if (rows.k == 1) return false;
-    if (lanes > 8) return taps >= 25 && windows >= 24;
-    return wgrad ? windows >= (taps < 12 ? 24 : 16) : taps >= 15 && windows >= 24;
+    if (wgrad) return windows >= (lanes > 8 ? 24 : 16) && (rows.k > 1 || lanes <= 8 || row.k <= 16);
+    return rows.k > 1 && taps >= (lanes > 8 ? 25 : 15) && windows >= 24;
   }
   if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
   if (lanes > 8 && (wgrad || halves)) return false;

@@ -1,4 +1,5 @@
-// wgrad of depthwise problems, channels first (slid_rows.h).
+#include "backends/simd/weights_planes.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,75 +7,24 @@
 #include "backends/simd/epilogue.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
-#include "backends/simd/slid_rows.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 
 namespace convtbw::simd {
 
-namespace {
-
-// Vectors whose products one sum takes before it is added to those in memory, so that rounding
-// errors do not grow with the image.
-constexpr int64_t kMaxSteps = 128;
-
-class PlaneWeightsPlan : public Plan {
- public:
-  PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
-  void run(const Operands& operands) const override;
-
- private:
-  // A thread's.
-  struct Memory {
-    char *x, *y, *zeros, *sums;
-    const void** y_rows;  // where each row begins; zeros before the first and behind the last
-  };
-
-  void choose_sizes();
-  Memory memory() const;
-  void run_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
-                 char* weights) const;
-  void list_rows(const Operands& operands, const BoxRange& box, int64_t channel, int64_t plane,
-                 const Memory& memory) const;
-  const char* y_row(const Operands& operands, const BoxRange& box, int64_t channel,
-                    int64_t plane) const;
-  void add(const BoxRange& box, const char* x, const Memory& memory, int64_t tap_rows,
-           const Ahead& x_ahead, const Ahead& y_ahead, char* sums) const;
-  bool sum_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
-                 int64_t tap_rows, char* weights) const;
-
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t first_channel(int64_t block) const { return block * channels_; }
-  int64_t channels_of(int64_t block) const {
-    return std::min(channels_, problem_.geometry.groups - first_channel(block));
-  }
-  // Whether y's rows are read where they lie.
-  bool in_place(const BoxRange& box) const {
-    return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
-           box.count[3] % arithmetic_.lanes == 0;
-  }
-
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const Tensor y_;
-  SlidRows slid_;
-  const bool ask_ahead_;
-  BoxGrid grid_;
-  const int64_t taps_;
-  int64_t channels_, blocks_, chunks_, boxes_per_chunk_;
-  int64_t y_row_, y_units_, sums_units_, local_bytes_;
-};
-
 PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : problem_(problem),
       arithmetic_(arithmetic),
+      x_(x_tensor(problem)),
       y_(y_tensor(problem)),
       slid_(problem, arithmetic),
       ask_ahead_(gains_ahead(problem)),
+      dealt_(problem.geometry.axes[2].stride == 2 && problem.geometry.axes[2].dilation == 1),
       taps_(slid_.all_taps()) {
   choose_sizes();
-  kernel = std::string("wgrad, pixels of a channel in lanes, ") + arithmetic.name;
+  kernel = std::string("wgrad, pixels of a channel in lanes, ") + (dealt_ ? "in place, " : "") +
+           arithmetic.name;
   workspace = problem.threads * local_bytes_ + problem.geometry.groups * chunks_ * taps_ * unit();
   bytes = sizeof(PlaneWeightsPlan) + slid_.sections().size() * sizeof(PlaneSection) +
           slid_.row_taps().size() * sizeof(int64_t);
@@ -93,7 +43,9 @@ void PlaneWeightsPlan::choose_sizes() {
   chunks_ = std::min(boxes, ceil_div(kItems, blocks_));
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
-  y_row_ = ceil_div(grid_.size[3], lanes) * lanes;
+  // Windows that taps of the box's pixels would belong to, and a vector's end.
+  if (dealt_) margin_ = ceil_div(slid_.sliding()[3].taps / 2 + 1, lanes) * lanes + lanes;
+  y_row_ = ceil_div(grid_.size[3], lanes) * lanes + 2 * margin_;
   y_units_ = grid_.size[2] * y_row_;
   sums_units_ = ceil_div(channels_ * taps_ * arithmetic_.lanes, lanes) * lanes;
   const int64_t rows = grid_.size[2] + 2 * (kMaxTapRows - 1);
@@ -181,25 +133,24 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
 void PlaneWeightsPlan::run_boxes(const Operands& operands, int64_t block, int64_t first_box,
                                  int64_t boxes, char* weights) const {
   // An infinity in x, multiplied by zeros, would be NaN where it does not belong.
-  if (!sum_boxes(operands, block, first_box, boxes, kMaxTapRows, weights))
-    sum_boxes(operands, block, first_box, boxes, 1, weights);
+  if (!sum_boxes(operands, block, first_box, boxes, dealt_, kMaxTapRows, weights))
+    sum_boxes(operands, block, first_box, boxes, false, 1, weights);
 }
 
 // Whether all sums are finite.
 bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_t first_box,
-                                 int64_t boxes, int64_t tap_rows, char* weights) const {
+                                 int64_t boxes, bool dealt, int64_t tap_rows, char* weights) const {
   const Memory here = memory();
   const int64_t first = first_channel(block), channels = channels_of(block);
   const int64_t channel_sums = taps_ * arithmetic_.lanes;
   std::memset(here.zeros, 0, (y_row_ + sums_units_) * unit());
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
-    std::memset(here.x, 0, slid_.buffer_units() * unit());
-    if (!in_place(box)) std::memset(here.y, 0, y_units_ * unit());
+    if (!dealt) std::memset(here.x, 0, slid_.buffer_units() * unit());
+    if (dealt || !in_place(box)) std::memset(here.y, 0, y_units_ * unit());
     for (int64_t channel = 0; channel < channels; ++channel) {
-      slid_.copy(operands.data.x, first + channel, box, here.x);
+      if (!dealt) slid_.copy(operands.data.x, first + channel, box, here.x);
       for (int64_t plane = 0; plane < box.count[1]; ++plane) {
-        list_rows(operands, box, first + channel, plane, here);
         Ahead x_ahead{}, y_ahead{};
         if (ask_ahead_ && channel + 1 < channels) {
           const int64_t next = first + channel + 1;
@@ -207,8 +158,15 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
           y_ahead = {y_row(operands, box, next, plane),
                      box.count[2] * y_.stride[2] * element_bytes(problem_.dtype)};
         }
+        char* const sums = here.sums + channel * channel_sums * unit();
+        if (dealt) {
+          list_rows_with_margins(operands, box, first + channel, plane, here);
+          add_dealt(operands, box, first + channel, plane, here, x_ahead, y_ahead, sums);
+          continue;
+        }
+        list_rows(operands, box, first + channel, plane, here);
         add(box, here.x + plane * slid_.plane_step() * unit(), here, tap_rows, x_ahead, y_ahead,
-            here.sums + channel * channel_sums * unit());
+            sums);
       }
     }
   }
@@ -242,8 +200,6 @@ void PlaneWeightsPlan::run(const Operands& operands) const {
              [&](int64_t) { return taps_; });
   write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_, operands.data.w);
 }
-
-}  // namespace
 
 std::unique_ptr<const Plan> plane_weights_plan(const Problem& problem,
                                                const Arithmetic& arithmetic) {
