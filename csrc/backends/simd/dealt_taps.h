@@ -66,8 +66,13 @@ void dealt_taps(const DealtTaps& call) {
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) b[r] = static_cast<const T*>(call.b_rows[row - r]) + call.b;
     int64_t i = 0, left = call.count;
-    for (; left >= 2 * n; left -= 2 * n, a += 2 * n, i += n)
+    for (; left >= 2 * n; left -= 2 * n, a += 2 * n, i += n) {
+      if (call.a_ahead)
+#pragma GCC unroll kUnroll
+        for (int j = 0; j < 2 * n; j += 64 / sizeof(A))
+          __builtin_prefetch(a + j + call.a_ahead, 0, 2);
       DealtPixels<T>(load(a), load(a + n)).template add<odd>(b, i, sums);
+    }
     if (left == 0) continue;
     if (call.count >= 2 * n && left % 2 == 0) {  // overlapping those before
       const int64_t before = n - left / 2;

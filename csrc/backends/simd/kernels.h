@@ -253,6 +253,7 @@ struct DealtTaps {
   const void* const* b_rows;
   void* sums;
   int64_t rows, count, a_row, b, sums_row;
+  int64_t a_ahead;  // asked of memory beforehand: elements behind each pixel; or 0
 };
 
 // The most taps, by rows: accumulators, two halves and a vector of b fill 16 registers.

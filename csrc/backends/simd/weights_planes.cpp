@@ -161,7 +161,7 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
         char* const sums = here.sums + channel * channel_sums * unit();
         if (dealt) {
           list_rows_with_margins(operands, box, first + channel, plane, here);
-          add_dealt(operands, box, first + channel, plane, here, x_ahead, y_ahead, sums);
+          add_dealt(operands, box, first + channel, plane, here, y_ahead, sums);
           continue;
         }
         list_rows(operands, box, first + channel, plane, here);

@@ -35,8 +35,7 @@ class PlaneWeightsPlan : public Plan {
   void list_rows_with_margins(const Operands& operands, const BoxRange& box, int64_t channel,
                               int64_t plane, const Memory& memory) const;
   void add_dealt(const Operands& operands, const BoxRange& box, int64_t channel, int64_t plane,
-                 const Memory& memory, const Ahead& x_ahead, const Ahead& y_ahead,
-                 char* sums) const;
+                 const Memory& memory, const Ahead& y_ahead, char* sums) const;
   bool sum_boxes(const Operands& operands, int64_t block, int64_t first_box, int64_t boxes,
                  bool dealt, int64_t tap_rows, char* weights) const;
 

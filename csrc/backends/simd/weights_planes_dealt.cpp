@@ -22,8 +22,8 @@ void PlaneWeightsPlan::list_rows_with_margins(const Operands& operands, const Bo
 }
 
 void PlaneWeightsPlan::add_dealt(const Operands& operands, const BoxRange& box, int64_t channel,
-                                 int64_t plane, const Memory& memory, const Ahead& x_ahead,
-                                 const Ahead& y_ahead, char* sums) const {
+                                 int64_t plane, const Memory& memory, const Ahead& y_ahead,
+                                 char* sums) const {
   const auto& [images, depth, rows, row] = slid_.sliding();
   const int64_t lanes = arithmetic_.lanes, bytes = element_bytes(problem_.dtype);
   const int64_t end = (box.begin[3] + box.count[3] - 1) * 2 + row.first + row.taps;
@@ -34,6 +34,7 @@ void PlaneWeightsPlan::add_dealt(const Operands& operands, const BoxRange& box, 
   if (call.count <= 0) return;
   call.a_row = rows.stride * x_.stride[2];
   call.sums_row = rows.stride * row.taps * lanes;
+  if (y_ahead.bytes) call.a_ahead = x_.channel;
   const int64_t most_rows = std::max<int64_t>(1, kMaxSteps / ceil_div(call.count, 2 * lanes));
   const int64_t all_products =
       depth.taps * rows.taps * row.taps * (box.count[2] + kMaxDealtRows - 1);
@@ -61,7 +62,6 @@ void PlaneWeightsPlan::add_dealt(const Operands& operands, const BoxRange& box, 
         call.a = a + i * call.a_row * bytes;
         call.b_rows = memory.y_rows + i;
         const int64_t products = together * width * call.rows;
-        x_ahead.fetch(done, products, all_products);
         y_ahead.fetch(done, products, all_products);
         done += products;
         functions.at[odd][together][width](call);
