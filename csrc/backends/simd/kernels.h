@@ -212,6 +212,9 @@ struct PlaneTaps {
   const int64_t* taps;
   void* sums;
   int64_t rows, count, a_row, sums_row;
+  // What is asked of memory beforehand: so many bytes with each row, from two places.
+  const char* ahead[2];
+  int64_t ahead_bytes[2];
 };
 
 // A vector of neighbouring taps: how many rows behind the first that a window meets, and where in

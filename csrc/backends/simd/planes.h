@@ -274,6 +274,9 @@ void plane_taps(const PlaneTaps& call) {
       a[t] = static_cast<const T*>(call.a) + row * call.a_row + call.taps[t];
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) b[r] = static_cast<const T*>(call.b_rows[row - r]);
+    for (int side = 0; side < 2; ++side)
+      for (int64_t i = 0; i < call.ahead_bytes[side]; i += 64)
+        __builtin_prefetch(call.ahead[side] + row * call.ahead_bytes[side] + i, 0, 2);
     for (int64_t i = 0; i < whole; i += n) add_plane_taps(a, b, i, AllLanes{}, sums);
     // What a holds behind the last pixel may not be finite.
     if (rest) add_plane_taps(a, b, whole, FirstLanes{rest}, sums);

@@ -101,9 +101,10 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
   call.count = box.count[3];
   call.a_row = slid_.row_step();
   call.sums_row = w_row * lanes;
-  int64_t done = 0, all_products = 0;
-  for (const PlaneSection& section : slid_.sections())
-    all_products += section.rows * count * (box.count[2] + kMaxTapRows - 1);
+  // With the rows of the first taps, all that is asked for.
+  const Ahead* const aheads[] = {&x_ahead, &y_ahead};
+  for (int side = 0; side < 2; ++side)
+    call.ahead_bytes[side] = ceil_div(aheads[side]->bytes, box.count[2] * 64) * 64;
   for (const PlaneSection& section : slid_.sections()) {
     const int64_t row_pieces = ceil_div(section.rows, tap_rows);
     for (int64_t i = 0, k = 0, together; i < row_pieces; ++i, k += together) {
@@ -118,12 +119,11 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
           call.rows = std::min(most_rows, all_rows - row);
           call.a = x + (section.a + (k + row) * call.a_row) * unit();
           call.b_rows = memory.y_rows + row;
-          const int64_t products = together * width * call.rows;
-          x_ahead.fetch(done, products, all_products);
-          y_ahead.fetch(done, products, all_products);
-          done += products;
+          for (int side = 0; side < 2; ++side)
+            call.ahead[side] = aheads[side]->from + row * call.ahead_bytes[side];
           arithmetic_.plane_taps.at[together][width](call);
         }
+        call.ahead_bytes[0] = call.ahead_bytes[1] = 0;
       }
     }
   }
