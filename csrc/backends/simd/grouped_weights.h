@@ -10,16 +10,16 @@
 
 namespace convtbw::simd {
 
-// Pixels that are summed at a time, for all taps: so few that their rows stay in the first-level
-// cache, and that rounding errors do not grow with the image.
-inline constexpr int64_t kMinSteps = 64, kMaxPiece = 128;
-
 class GroupedWeightsPlan : public Plan {
  public:
   GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
 
  private:
+  // Pixels that are summed at a time, for all taps: so few that their rows stay in the first-level
+  // cache, and that rounding errors do not grow with the image.
+  static constexpr int64_t kMinSteps = 64, kMaxPiece = 128;
+
   // One side of a box.
   struct Side {
     LaneView view;

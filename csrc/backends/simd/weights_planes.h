@@ -6,16 +6,16 @@
 
 namespace convtbw::simd {
 
-// Vectors whose products one sum takes before it is added to those in memory, so that rounding
-// errors do not grow with the image.
-inline constexpr int64_t kMaxSteps = 128;
-
 class PlaneWeightsPlan : public Plan {
  public:
   PlaneWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
 
  private:
+  // Vectors whose products one sum takes before it is added to those in memory, so that rounding
+  // errors do not grow with the image.
+  static constexpr int64_t kMaxSteps = 128;
+
   // A thread's.
   struct Memory {
     char *x, *y, *zeros, *sums;

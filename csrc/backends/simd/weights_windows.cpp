@@ -26,6 +26,10 @@ class WindowWeightsPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
+  // Windows that one sum takes before it is added to those in memory, so that rounding errors do
+  // not grow with the image.
+  static constexpr int64_t kMaxSteps = 128;
+
   // Rows of taps that as many rows follow, `stride` apart, and the vectors of all of them.
   struct TapBlock {
     int64_t row, rows;
@@ -83,10 +87,6 @@ class WindowWeightsPlan : public Plan {
   int64_t chunks_, boxes_per_chunk_;
   int64_t edge_row_, y_row_, zeros_, x_row_count_, y_row_count_, local_bytes_;
 };
-
-// Vectors of windows that one sum takes before it is added to those in memory, so that rounding
-// errors do not grow with the image.
-constexpr int64_t kMaxSteps = 128;
 
 Range whole_windows(const Sliding& s, int64_t extent, int64_t windows) {
   const int64_t begin = std::clamp<int64_t>(ceil_div(-s.first, s.stride), 0, windows);
