@@ -56,10 +56,7 @@ template <int odd, class A, class T, int rows, int taps>
 void dealt_taps(const DealtTaps& call) {
   constexpr int n = kLanes<T>;
   Vector<T> sums[rows][taps];
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) sums[r][t] = Vector<T>{};
+  clear_sums(sums);
   for (int64_t row = 0; row < call.rows; ++row) {
     const A* a = static_cast<const A*>(call.a) + row * call.a_row;
     const T* b[rows];
@@ -85,12 +82,7 @@ void dealt_taps(const DealtTaps& call) {
       last.template add<odd>(b, i, sums);
     }
   }
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r) {
-    T* const to = static_cast<T*>(call.sums) + r * call.sums_row;
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) store(to + t * n, load(to + t * n) + sums[r][t]);
-  }
+  add_sums<T>(sums, static_cast<T*>(call.sums), call.sums_row);
 }
 
 template <class A, class T, int rows, int... taps>

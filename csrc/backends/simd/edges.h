@@ -17,6 +17,13 @@ inline Range present_taps(const Sliding& s, int64_t extent, int64_t window) {
   return {begin, std::clamp<int64_t>(floor_div(extent - 1 - first, s.dilation) + 1, begin, s.taps)};
 }
 
+// Those of so many windows that have no absent tap.
+inline Range whole_windows(const Sliding& s, int64_t extent, int64_t windows) {
+  const int64_t begin = std::clamp<int64_t>(ceil_div(-s.first, s.stride), 0, windows);
+  const int64_t last = floor_div(extent - 1 - s.first - (s.taps - 1) * s.dilation, s.stride);
+  return {begin, std::clamp<int64_t>(last + 1, begin, windows)};
+}
+
 // f(range of windows, their taps), for ranges as long as these are the same.
 template <class F>
 void for_each_edge(const Sliding& s, int64_t extent, const Range& windows, const F& f) {

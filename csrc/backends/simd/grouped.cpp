@@ -20,11 +20,8 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
   for (int a = 1; a < kBoxRank; ++a) {
     if (ways[a].empty()) continue;
     const Sliding& s = ways[a].front();
-    const int64_t last = s.first + (s.taps - 1) * s.dilation;
-    const int64_t begin = std::max<int64_t>(0, ceil_div(-s.first, s.stride));
-    const int64_t end = std::min(windows[a], floor_div(tensor.extent[a] - 1 - last, s.stride) + 1);
-    whole *=
-        static_cast<double>(std::max<int64_t>(0, end - begin)) / static_cast<double>(windows[a]);
+    const Range present = whole_windows(s, tensor.extent[a], windows[a]);
+    whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
   }
   return whole < 0.25;
 }

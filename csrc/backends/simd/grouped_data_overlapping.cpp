@@ -15,7 +15,7 @@ bool GroupedDataPlan::overlaps_by_half() const {
   constexpr int64_t kMostUnits = 64 << 10;  // of a row of results
   if (!fprop_ || staged_ || !side_.in_place()) return false;
   const auto by_half = [](const Sliding& s) {
-    return s.taps == 2 * s.stride && s.dilation == 1 && -s.first >= 0 && -s.first <= s.stride;
+    return overlap_by_half(s) && -s.first >= 0 && -s.first <= s.stride;
   };
   const Sliding &depth = axes_[1].phases.front().sliding, &rows = axes_[2].phases.front().sliding,
                 &row = axes_[3].phases.front().sliding;

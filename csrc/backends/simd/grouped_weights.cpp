@@ -1,7 +1,6 @@
 #include "backends/simd/grouped_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "backends/simd/epilogue.h"
@@ -285,17 +284,6 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
   }
 }
 
-// Whether all sums of a part are.
-bool GroupedWeightsPlan::finite(const char* sums) const {
-  const auto each = [&](const auto* all) {
-    auto zero = all[0] - all[0];
-    for (int64_t i = 0; i < part_sums_; ++i) zero += all[i] - all[i];
-    return zero == 0;
-  };
-  return problem_.dtype == Dtype::f64 ? each(reinterpret_cast<const double*>(sums))
-                                      : each(reinterpret_cast<const float*>(sums));
-}
-
 void GroupedWeightsPlan::run(const Operands& operands) const {
   // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
   // belong.
@@ -308,7 +296,7 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
       char* const memory = local_scratch<char>(local_bytes_);
       char* const sums = memory + buffer_bytes_;
       run_boxes(here, i % slice_parts, 0, boxes, overlapping, memory, sums);
-      if (overlapping && !finite(sums))
+      if (overlapping && !all_finite(sums, part_sums_, problem_.dtype))
         run_boxes(here, i % slice_parts, 0, boxes, false, memory, sums);
       finish(here, i % slice_parts, sums);
     });
@@ -327,10 +315,10 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
     });
     add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
                [&](int64_t) { return part_sums_; });
-    bool all_finite = true;
+    bool finite = true;
     for (int64_t part = 0; overlapping && part < parts; ++part)
-      all_finite &= finite(sums_of(part, 0));
-    return all_finite;
+      finite &= all_finite(sums_of(part, 0), part_sums_, problem_.dtype);
+    return finite;
   };
   if (!sum_all(overlapping)) sum_all(false);
   parallel_for(problem_.threads, parts, [&](int64_t part) {

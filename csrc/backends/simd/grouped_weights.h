@@ -65,7 +65,6 @@ class GroupedWeightsPlan : public Plan {
                            char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
                  bool overlapping, char* memory, char* sums) const;
-  bool finite(const char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }

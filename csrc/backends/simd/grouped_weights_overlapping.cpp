@@ -13,9 +13,9 @@ namespace convtbw::simd {
 
 // Where each position of a row meets two windows; in the axis before, as many or one.
 void GroupedWeightsPlan::list_columns() {
-  const auto by_half = [](const Sliding& s) { return s.taps == 2 * s.stride && s.dilation == 1; };
   const auto& [images, depth, rows, row] = sliding_;
-  if (x_.padded() || !by_half(row) || row.stride < 2 || !(by_half(rows) || rows.taps == 1)) return;
+  if (x_.padded() || row.stride < 2 || !overlap_by_half(row)) return;
+  if (rows.taps > 1 && !overlap_by_half(rows)) return;
   for (int64_t column = 0; column < row.stride; column += 2) {
     Columns columns{column, std::min<int64_t>(2, row.stride - column), {}};
     for (int64_t c = 0; c < columns.count; ++c) {

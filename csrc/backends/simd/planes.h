@@ -214,6 +214,26 @@ void plane_rows(const PlaneRows& call) {
 
 // ---- wgrad -------------------------------------------------------------------------------------
 
+template <class V, int rows, int taps>
+CONVTBW_INLINE void clear_sums(V (&sums)[rows][taps]) {
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) sums[r][t] = V{};
+}
+
+// To those in memory, a row of taps `row` units behind the one before.
+template <class T, int rows, int taps>
+CONVTBW_INLINE void add_sums(const Vector<T> (&sums)[rows][taps], T* to, int64_t row) {
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) {
+      T* const sum = to + r * row + t * kLanes<T>;
+      store(sum, load(sum) + sums[r][t]);
+    }
+}
+
 // Of a where it may be read, the lanes that count.
 struct AllLanes {
   template <class T>
@@ -263,10 +283,7 @@ void plane_taps(const PlaneTaps& call) {
   constexpr int n = kLanes<T>;
   const int64_t rest = call.count % n, whole = call.count - rest;
   Vector<T> sums[rows][taps];
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) sums[r][t] = Vector<T>{};
+  clear_sums(sums);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T *a[taps], *b[rows];
 #pragma GCC unroll kUnroll
@@ -281,12 +298,7 @@ void plane_taps(const PlaneTaps& call) {
     // What a holds behind the last pixel may not be finite.
     if (rest) add_plane_taps(a, b, whole, FirstLanes{rest}, sums);
   }
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r) {
-    T* const to = static_cast<T*>(call.sums) + r * call.sums_row;
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) store(to + t * n, load(to + t * n) + sums[r][t]);
-  }
+  add_sums<T>(sums, static_cast<T*>(call.sums), call.sums_row);
 }
 
 template <class T, int rows, int... taps>

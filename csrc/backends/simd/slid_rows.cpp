@@ -60,11 +60,16 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
           {plane + row * row_, (t * rows + row) * sliding_[3].taps, ceil_div(rows - row, steps)});
     for (int64_t row = 0; row < rows; ++row) tap_rows_.push_back(plane + row * row_);
   }
-  for (int64_t t = 0; t < sliding_[3].taps; ++t) {
-    const int64_t position = t * sliding_[3].dilation;
-    row_taps_.push_back(dealt() ? position % 2 * half_ + position / 2 : position);
-  }
+  for (int64_t t = 0; t < sliding_[3].taps; ++t)
+    row_taps_.push_back(place(t * sliding_[3].dilation));
   return {windows_, size};
+}
+
+void list_rows_between_zeros(const char* first, int64_t step, int64_t count, const char* zeros,
+                             const void** rows) {
+  std::fill(rows + 1 - kMaxTapRows, rows, zeros);
+  for (int64_t i = 0; i < count; ++i, first += step) rows[i] = first;
+  std::fill(rows + count, rows + count + kMaxTapRows - 1, zeros);
 }
 
 bool gains_ahead(const Problem& problem) {
@@ -114,9 +119,7 @@ void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char
                          (begin[2] + range[2].begin) * tensor_.stride[2] + begin[3] +
                          range[3].begin;
     const int64_t row = plane * plane_ + range[2].begin * row_;
-    const auto to = [&](int64_t position) {
-      return buffer + (row + (dealt() ? position % 2 * half_ + position / 2 : position)) * unit;
-    };
+    const auto to = [&](int64_t position) { return buffer + (row + place(position)) * unit; };
     const PlaneCopy copy{static_cast<const char*>(data) + from * bytes,
                          tensor_.stride[2],
                          to(range[3].begin),

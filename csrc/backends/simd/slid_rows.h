@@ -79,10 +79,19 @@ class SlidRows {
   PerAxis<int64_t> windows_;
   const bool reversed_;
   bool dealt() const { return sliding_[3].stride == 2; }
+  // Of a position of a row: units.
+  int64_t place(int64_t position) const {
+    return dealt() ? position % 2 * half_ + position / 2 : position;
+  }
   int64_t row_ = 0, half_ = 0, plane_ = 0, buffer_units_ = 0;  // units
   std::vector<PlaneSection> sections_;
   std::vector<int64_t> tap_rows_, row_taps_;
 };
+
+// Where rows of y begin that several rows of taps meet: before the first and behind the last one
+// are kMaxTapRows - 1 of zeros.
+void list_rows_between_zeros(const char* first, int64_t step, int64_t count, const char* zeros,
+                             const void** rows);
 
 // Whether asking for the next channel beforehand gains more than it costs: the data lie behind the
 // second-level cache, row by row. Time over that of asking for nothing, 3x3 to 7x7 (Zen 5, 32 MB of

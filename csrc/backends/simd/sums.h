@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -9,6 +10,15 @@
 #include "core/problem.h"
 
 namespace convtbw::simd {
+
+// Whether so many are: float64 for Dtype::f64, or else float32.
+inline bool all_finite(const char* sums, int64_t count, Dtype dtype) {
+  const auto each = [&](const auto* all) {
+    return std::all_of(all, all + count, [](auto sum) { return std::isfinite(sum); });
+  };
+  return dtype == Dtype::f64 ? each(reinterpret_cast<const double*>(sums))
+                             : each(reinterpret_cast<const float*>(sums));
+}
 
 // sums[part][chunk][unit], float32 (float64 for Dtype::f64), for all chunks into the first. Parts
 // have room for `part_units`, of which units_of(part) are added.

@@ -83,9 +83,7 @@ void PlaneWeightsPlan::list_rows(const Operands& operands, const BoxRange& box, 
     row = memory.y;
     step = y_row_ * unit();
   }
-  for (int64_t i = 1 - kMaxTapRows; i < 0; ++i) memory.y_rows[i] = memory.zeros;
-  for (int64_t i = 0; i < box.count[2]; ++i, row += step) memory.y_rows[i] = row;
-  for (int64_t i = 0; i < kMaxTapRows - 1; ++i) memory.y_rows[box.count[2] + i] = memory.zeros;
+  list_rows_between_zeros(row, step, box.count[2], memory.zeros, memory.y_rows);
 }
 
 // One plane of y against the planes of x that its windows meet, up to `tap_rows` rows of taps
@@ -154,7 +152,7 @@ bool PlaneWeightsPlan::sum_boxes(const Operands& operands, int64_t block, int64_
         Ahead x_ahead{}, y_ahead{};
         if (ask_ahead_ && channel + 1 < channels) {
           const int64_t next = first + channel + 1;
-          x_ahead = slid_.ahead(operands.data.x, next, box, plane, box.count[1]);
+          if (!dealt) x_ahead = slid_.ahead(operands.data.x, next, box, plane, box.count[1]);
           y_ahead = {y_row(operands, box, next, plane),
                      box.count[2] * y_.stride[2] * element_bytes(problem_.dtype)};
         }

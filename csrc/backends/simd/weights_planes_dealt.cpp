@@ -12,13 +12,11 @@ namespace convtbw::simd {
 void PlaneWeightsPlan::list_rows_with_margins(const Operands& operands, const BoxRange& box,
                                               int64_t channel, int64_t plane,
                                               const Memory& memory) const {
-  char* row = memory.y;
+  char* const row = memory.y;
   arithmetic_.plane_copy[static_cast<int>(problem_.dtype)]({y_row(operands, box, channel, plane),
                                                             y_.stride[2], row + margin_ * unit(),
                                                             y_row_, box.count[2], box.count[3]});
-  for (int64_t i = 1 - kMaxTapRows; i < 0; ++i) memory.y_rows[i] = memory.zeros;
-  for (int64_t i = 0; i < box.count[2]; ++i, row += y_row_ * unit()) memory.y_rows[i] = row;
-  for (int64_t i = 0; i < kMaxTapRows - 1; ++i) memory.y_rows[box.count[2] + i] = memory.zeros;
+  list_rows_between_zeros(row, y_row_ * unit(), box.count[2], memory.zeros, memory.y_rows);
 }
 
 void PlaneWeightsPlan::add_dealt(const Operands& operands, const BoxRange& box, int64_t channel,

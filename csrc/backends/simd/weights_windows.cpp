@@ -3,7 +3,6 @@
 // they meet is copied with zeros; rows that are absent are one row of zeros.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -87,12 +86,6 @@ class WindowWeightsPlan : public Plan {
   int64_t chunks_, boxes_per_chunk_;
   int64_t edge_row_, y_row_, zeros_, x_row_count_, y_row_count_, local_bytes_;
 };
-
-Range whole_windows(const Sliding& s, int64_t extent, int64_t windows) {
-  const int64_t begin = std::clamp<int64_t>(ceil_div(-s.first, s.stride), 0, windows);
-  const int64_t last = floor_div(extent - 1 - s.first - (s.taps - 1) * s.dilation, s.stride);
-  return {begin, std::clamp<int64_t>(last + 1, begin, windows)};
-}
 
 WindowWeightsPlan::WindowWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : problem_(problem),
@@ -199,9 +192,7 @@ void WindowWeightsPlan::list_y_rows(const Operands& operands, int64_t channel, c
     row = memory.y;
     step = y_row_ * unit();
   }
-  for (int64_t i = 1 - kMaxTapRows; i < 0; ++i) memory.y_rows[i] = memory.zeros;
-  for (int64_t i = 0; i < box.count[2]; ++i, row += step) memory.y_rows[i] = row;
-  for (int64_t i = 0; i < kMaxTapRows - 1; ++i) memory.y_rows[box.count[2] + i] = memory.zeros;
+  list_rows_between_zeros(row, step, box.count[2], memory.zeros, memory.y_rows);
 }
 
 // One plane of y against the planes of x that its windows meet.
@@ -309,11 +300,7 @@ bool WindowWeightsPlan::sum_boxes(const Operands& operands, int64_t channel, int
     for (int64_t plane = 0; plane < box.count[1]; ++plane)
       add_plane(operands, channel, box, plane, tap_rows, here, sums);
   }
-  const auto finite = [&](const auto* all) {
-    return std::all_of(all, all + taps_, [](auto sum) { return std::isfinite(sum); });
-  };
-  return problem_.dtype == Dtype::f64 ? finite(reinterpret_cast<const double*>(sums))
-                                      : finite(reinterpret_cast<const float*>(sums));
+  return all_finite(sums, taps_, problem_.dtype);
 }
 
 void WindowWeightsPlan::run(const Operands& operands) const {

@@ -7,6 +7,7 @@
 
 #include "backends/simd/copy.h"
 #include "backends/simd/kernels.h"
+#include "backends/simd/planes.h"
 #include "backends/simd/vector.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -82,12 +83,8 @@ struct WindowRow {
 
 template <class A, class T, int rows, int taps>
 void window_taps(const WindowTaps& call) {
-  constexpr int n = kLanes<T>;
   Vector<T> sums[rows][taps];
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) sums[r][t] = Vector<T>{};
+  clear_sums(sums);
   const void* const* a_rows = call.a_rows;
   for (int64_t row = 0; row < call.rows; ++row, a_rows += call.a_row) {
     WindowRow<A, T, rows, taps> here;
@@ -114,12 +111,7 @@ void window_taps(const WindowTaps& call) {
     }
     for (; i < call.count; ++i) here.add(i, sums);
   }
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r) {
-    T* const to = static_cast<T*>(call.sums) + r * call.sums_row;
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) store(to + t * n, load(to + t * n) + sums[r][t]);
-  }
+  add_sums<T>(sums, static_cast<T*>(call.sums), call.sums_row);
 }
 
 template <class A, class T, int rows, int... taps>

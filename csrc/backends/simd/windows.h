@@ -12,6 +12,9 @@ struct Sliding {
   int64_t taps = 1, first = 0, stride = 1, dilation = 1;
 };
 
+// Whether windows are twice as long as they are apart: each position is met by two.
+inline bool overlap_by_half(const Sliding& s) { return s.taps == 2 * s.stride && s.dilation == 1; }
+
 // A sequence of buffer positions, to + t*to_step, and the source positions that they hold,
 // from + t*from_step, counted from source position 0 for window 0.
 struct Comb {
