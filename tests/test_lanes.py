@@ -89,6 +89,42 @@ def test_windows_that_overlap_by_half(target: str, dtype: torch.dtype) -> None:
             assert torch.equal(call.run(), call.exact()), layer
 
 
+SLIDING = (
+    # Every number of taps in a piece, and of rows; windows that begin and end beyond the row.
+    *(
+        last(2, CHANNELS, 7, 15 + p, kernel=(rows, taps), padding=(rows // 2, p))
+        for rows, taps, p in itertools.product((2, 3, 5, 7), (2, 3, 5, 6, 7, 8, 15), (0, 2))
+        if 15 + p - taps >= 6
+    ),
+    *(last(1, CHANNELS, 9, 10, kernel=(9, 5), padding=(4, p)) for p in range(6)),
+    *(last(2, CHANNELS, 4, 6 + n, kernel=(3, 3), padding=(1, 1)) for n in range(12)),
+    # Taps and windows both every second position, from an even or an odd one on.
+    *(
+        last(1, CHANNELS, 9, 30 + n, kernel=(3, 5), padding=(1, n), stride=(2, 2), dilation=(1, 2))
+        for n in range(5)
+    ),
+    last(1, CHANNELS, 9, 12, kernel=(3, 3), padding=(2, 1), dilation=(2, 1)),
+    # Pieces of rows, of several channels; of lines and images.
+    last(1, 72, 5, 300, kernel=(3, 4), padding=(1, 3)),
+    last(40, CHANNELS, 8, 8, kernel=(3, 3), padding=(1, 1)),
+    last(2, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+    # Transposed first, whole or in several boxes; with zeros at the ends of long rows.
+    Layer((32, 16, 7, 10), (5, 5), (2, 2)),
+    Layer((6, 40, 18, 14), (3, 7), (1, 3)),
+    Layer((32, 16, 5, 9, 30), (3, 1, 5), (1, 0, 2), stride=(1, 3, 1)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_windows_that_slide(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for layer in SLIDING:
+            call = call_of("wgrad", *layer.operands(dtype), layer)
+            assert "sliding windows" in call.kernel(), (layer, call.kernel())
+            assert torch.equal(call.run(), call.exact()), layer
+
+
 # Four rows of results and more in a box, of one box or several; every number of windows in a piece.
 RESULTS = (
     *(
@@ -123,14 +159,16 @@ def test_results_of_windows_that_overlap_by_half(target: str, dtype: torch.dtype
             assert torch.equal(found, call.exact() + bias), layer
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (3, 1)])
 @every_target
-def test_channel_multiplier_of_windows_that_overlap(target: str) -> None:
+def test_channel_multiplier_of_windows_that_overlap(target: str, kernel: int, stride: int) -> None:
     """One side's channels are spread over the lanes of the other."""
     x = integers(2, 20, 12, 14, dtype=torch.float32)
-    y = integers(2, 60, 6, 7, dtype=torch.float32)
+    y = integers(2, 60, 12 // stride, 14 // stride, dtype=torch.float32)
     attributes = {
-        "strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1],
-        "groups": 20, "data_format": "NCX", "weights_format": "OIX", "weights_shape": [60, 1, 4, 4],
+        "strides": [stride] * 2, "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1],
+        "groups": 20, "data_format": "NCX", "weights_format": "OIX",
+        "weights_shape": [60, 1, kernel, kernel],
     }  # fmt: skip
     expected = torch_ops.convolution_backward_weights(x.double(), y.double(), **attributes)
     for memory_format in (torch.contiguous_format, torch.channels_last):
@@ -141,17 +179,20 @@ def test_channel_multiplier_of_windows_that_overlap(target: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "plan"), [(4, 2, "overlapping windows"), (5, 1, "sliding windows")]
+)
 @every_target
 def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
-    target: str, value: float
+    target: str, kernel: int, stride: int, plan: str, value: float
 ) -> None:
-    layer = last(1, CHANNELS, 10, 12, kernel=(4, 4), padding=(1, 1), stride=(2, 2))
+    layer = last(1, CHANNELS, 10, 12, kernel=(kernel,) * 2, padding=(1, 1), stride=(stride,) * 2)
     for row, column in itertools.product((0, 4, 9), (0, 5, 11)):
         x, w, y = layer.operands(torch.float32)
         x[0, row, column, 3] = value
         call = call_of("wgrad", x, w, y.fill_(1), layer)
         with torch_ops.backends.use("simd", target):
-            assert "overlapping windows" in call.kernel()
+            assert plan in call.kernel()
             found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
         assert torch.equal(found, expected), (row, column)
 
@@ -159,18 +200,20 @@ def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:
-    """Also in 16 bits, unless what is added up meets each element often (kernels.cpp)."""
+    """Also in 16 bits, where a conversion is not repeated often (grouped_weights.cpp)."""
+    whole = dtype in (torch.float32, torch.float64)
     one_instruction = dtype != torch.float16 or target in ("avx2", "avx512")
-    for kernel, stride in (((3, 3), (1, 1)), ((7, 7), (1, 1)), ((4, 4), (2, 2))):
-        layer = last(1, 64, 32, 32, kernel=kernel, padding=(1, 1), stride=stride)
+    for kernel, stride, channels in ((3, 1, 64), (7, 1, 64), (7, 1, 512), (4, 2, 64), (9, 2, 64)):
+        layer = last(
+            1, channels, 32, 32, kernel=(kernel,) * 2, padding=(1, 1), stride=(stride,) * 2
+        )
         operands = layer.operands(dtype)
         with torch_ops.backends.use("simd", target):
             for partial in PARTIALS:
                 found = "in place" in call_of(partial, *operands, layer).kernel()
-                few = kernel == (4, 4) or target.endswith("512") or dtype == torch.float16
-                expected = one_instruction and (partial != "wgrad" or (kernel != (7, 7) and few))
-                whole = dtype in (torch.float32, torch.float64)
-                assert found == (whole or expected), (partial, kernel)
+                many = kernel == 9 or (channels == 512 and not target.endswith("512"))
+                expected = one_instruction and (partial != "wgrad" or not many)
+                assert found == (whole or expected), (partial, kernel, channels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -227,7 +227,10 @@ double packed_each(const PerAxis<int64_t>& windows, const BoxCost& cost) {
 // The box of windows that packs least for each window within a limit of bytes.
 PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts, int64_t limit,
                           const BoxCost& cost) {
-  PerAxis<int64_t> size{1, 1, 1, 1};
+  // Rows that are short anyway are not cut: 7x7 under 5x5 0.4 (wgrad) and 0.6 of the time.
+  constexpr int64_t kShortRow = 14;
+  PerAxis<int64_t> size{1, 1, 1, ceil_div(extent[3], ceil_div(extent[3], kShortRow))};
+  while (size[3] > 1 && cost.bytes(size, parts) > limit) size[3] = ceil_div(size[3], 2);
   for (;;) {
     PerAxis<int64_t> best = size;
     double least = 0;

@@ -27,18 +27,6 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<Sliding>& sliding) {
   return ways;
 }
 
-// Whether elements of x should be converted for every tap that meets them, not copied. Time over
-// that of copies (Zen 5): where it takes one instruction, 3x3 0.8 to 1.05, 4x4 of stride 2 0.75 to
-// 1.0, 5x5 0.9 to 1.03, 7x7 1.05 to 1.15; where two (bfloat16), with 8 lanes 4x4 of stride 2 0.9,
-// 5x5 of stride 2 0.95, 3x3 1.02 to 1.09, 5x5 1.13; 16x16 of stride 8 0.45 to 0.53.
-bool converts(const Arithmetic& arithmetic, Dtype dtype, const PerAxis<Sliding>& sliding) {
-  int64_t meetings = 1;  // of a position with windows, at most
-  for (const Sliding& s : sliding) meetings *= ceil_div(s.taps, s.stride);
-  const bool one_instruction = dtype != Dtype::bf16 || arithmetic.lanes > 8;
-  const int index = static_cast<int>(dtype);
-  return meetings <= (one_instruction ? 16 : 8) && arithmetic.lane_taps[index][index].at[1][1][1];
-}
-
 }  // namespace
 
 GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -50,15 +38,15 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       parts_{order_.lanes, arithmetic.lanes},
       sliding_(sliding_of(problem.geometry)),
       grid_{extent_of(problem_.geometry), {}},
+      tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
+      taps_(tap_rows_ * problem.geometry.axes[2].k),
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
          true),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
-         grid_.extent, y_.in_place() && converts(arithmetic, problem.dtype, sliding_)),
-      weights_(problem.w, lane_role_, order_),
-      tap_rows_(problem.geometry.axes[0].k * problem.geometry.axes[1].k),
-      taps_(tap_rows_ * problem.geometry.axes[2].k) {
+         grid_.extent, y_.in_place() && converts()),
+      weights_(problem.w, lane_role_, order_) {
   // Below this size it costs more than it gains: 3x3 and 4x4 of stride 2, nothing asked for 0.75 to
   // 0.9 of the time up to 14 MB, 0.8 to 1.25 of 19 to 24, 1.0 to 2 from 29 on (Zen 5, 32 MB of
   // third-level cache).
@@ -66,14 +54,32 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   asks_ahead_ = y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
   choose_sizes();
   list_columns();
+  slides_ = columns_.empty() && may_slide() && gains_sliding();
   kernel = "wgrad, channels of all groups in lanes, ";
   if (!columns_.empty()) kernel += "overlapping windows, ";
+  if (slides_) kernel += "sliding windows, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
   kernel += arithmetic.name;
   workspace = problem.threads * local_bytes_;
   if (chunks_ > 1) workspace += all_.slices * parts_.count() * chunks_ * part_sums_ * unit();
   bytes = sizeof(GroupedWeightsPlan) + columns_.size() * sizeof(Columns);
+}
+
+// Whether elements of x should be converted where they are met, not copied.
+bool GroupedWeightsPlan::converts() const {
+  const int index = static_cast<int>(x_tensor_.dtype);
+  if (!arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
+  // Sliding windows meet each element once a row of taps: 0.65 to 0.93 of the time of copies (Zen
+  // 5, 3x3 to 7x7 and 3x3x3), but 1.15 with 8 lanes where a row does not stay in the cache.
+  if (may_slide()) return rows_stay();
+  // For every tap. Time over that of copies: where it takes one instruction, 4x4 of stride 2 0.75
+  // to 1.0; where two (bfloat16), with 8 lanes 4x4 of stride 2 0.9, 5x5 of stride 2 0.95; 16x16 of
+  // stride 8 0.45 to 0.53; one row of taps, k5 0.9 to 1.13, k7 1.05 to 1.15.
+  int64_t meetings = 1;  // of a position with windows, at most
+  for (const Sliding& s : sliding_) meetings *= ceil_div(s.taps, s.stride);
+  const bool one_instruction = x_tensor_.dtype != Dtype::bf16 || arithmetic_.lanes > 8;
+  return meetings <= (one_instruction ? 16 : 8);
 }
 
 void GroupedWeightsPlan::choose_sizes() {
@@ -205,52 +211,65 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
     const BoxRange box = grid_.box(index);
     const Side x = side(x_, operands.data.x, box, part, x_memory);
     const Side y = side(y_, operands.data.y, box, part, y_memory);
-    if (overlapping)
+    if (overlapping && slides_)
+      add_sliding(x, y, box, lanes, rows, sums);
+    else if (overlapping)
       add_overlapping(x, y, box, lanes, sums);
     else
       add_regions(x, y, box, lanes, rows, sums);
   }
 }
 
+// What steps along rows ask of memory beforehand, of x from the region's first tap on; its number.
+int64_t GroupedWeightsPlan::list_steps_ahead(const Side& x, const Side& y, const Region& region,
+                                             const LaneTapRow& first, int64_t* a_ahead,
+                                             int64_t& b_ahead) const {
+  if (!asks_ahead_) return 0;
+  const int64_t lines = ceil_div(kMinSteps, region.windows.count[3]) + 1;
+  PerAxis<Footing> footings;
+  for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
+  int64_t count = 0;
+  if (x_.in_place()) count = list_ahead(footings, x.view, region, lines, a_ahead);
+  for (int64_t i = 0; i < count; ++i) a_ahead[i] -= first.a;
+  if (count || !x_.in_place())
+    b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
+  return count;
+}
+
 void GroupedWeightsPlan::add_regions(const Side& x, const Side& y, const BoxRange& box,
                                      const LaneParts::Range& lanes, LaneTapRow* rows,
                                      char* sums) const {
-  for_each_region(sliding_, x_tensor_, x_.padded(), box, [&](const Region& region) {
-    const Taps taps = list_taps(x, region, rows);
-    if (taps.row_count == 0 || taps.row_taps == 0) return;
-    const int64_t along = region.along(), pixels = region.windows.count[along];
-    Run runs[kMinSteps];
-    LaneTaps call{};
-    call.runs = runs;
-    call.a_step = x.window[along];
-    call.b_step = y.window[along];
-    int64_t ahead[kMaxAhead];
-    call.a_ahead = ahead;
-    if (asks_ahead_ && along == 3) {
-      const int64_t lines = ceil_div(kMinSteps, pixels) + 1;
-      PerAxis<Footing> footings;
-      for (int a = 0; a < kBoxRank; ++a) footings[a] = x_.strips()[a].footings.front();
-      if (x_.in_place()) call.a_ahead_count = list_ahead(footings, x.view, region, lines, ahead);
-      for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] -= rows[0].a;
-      if (call.a_ahead_count || !x_.in_place())
-        call.b_ahead = y.view.stride[2] == 0 ? kAheadPixels * y.window[3] : lines * y.window[2];
-    }
-    const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
-    int64_t steps = 0;
-    const auto flush = [&] {
-      if (steps) add(x, y, taps, lanes, call, sums);
-      call.run_count = steps = 0;
-    };
-    region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
-      for (int64_t i = 0; i < pixels; i += max_piece) {
-        runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
-                                  std::min(max_piece, pixels - i)};
-        steps += runs[call.run_count - 1].steps;
-        if (steps >= std::min(kMinSteps, max_piece)) flush();
-      }
-    });
-    flush();
-  });
+  const bool whole = x_.padded();
+  for_each_region(
+      sliding_, x_tensor_, {whole, whole, whole, whole}, box, [&](const Region& region) {
+        const Taps taps = list_taps(x, region, rows);
+        if (taps.row_count == 0 || taps.row_taps == 0) return;
+        const int64_t along = region.along(), pixels = region.windows.count[along];
+        Run runs[kMinSteps];
+        LaneTaps call{};
+        call.runs = runs;
+        call.a_step = x.window[along];
+        call.b_step = y.window[along];
+        int64_t ahead[kMaxAhead];
+        call.a_ahead = ahead;
+        if (along == 3)
+          call.a_ahead_count = list_steps_ahead(x, y, region, rows[0], ahead, call.b_ahead);
+        const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
+        int64_t steps = 0;
+        const auto flush = [&] {
+          if (steps) add(x, y, taps, lanes, call, sums);
+          call.run_count = steps = 0;
+        };
+        region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
+          for (int64_t i = 0; i < pixels; i += max_piece) {
+            runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
+                                      std::min(max_piece, pixels - i)};
+            steps += runs[call.run_count - 1].steps;
+            if (steps >= std::min(kMinSteps, max_piece)) flush();
+          }
+        });
+        flush();
+      });
 }
 
 // Writes a part's sums to the weights.
@@ -287,7 +306,7 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
 void GroupedWeightsPlan::run(const Operands& operands) const {
   // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
   // belong.
-  const bool overlapping = !columns_.empty();
+  const bool overlapping = slides_ || !columns_.empty();
   const int64_t boxes = grid_.boxes(), slice_parts = parts_.count();
   const int64_t parts = all_.slices * slice_parts;
   if (chunks_ == 1) {

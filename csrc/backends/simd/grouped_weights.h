@@ -47,6 +47,7 @@ class GroupedWeightsPlan : public Plan {
     std::array<Range, 2> present;
   };
 
+  bool converts() const;
   void list_columns();
   void choose_sizes();
   Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
@@ -56,6 +57,15 @@ class GroupedWeightsPlan : public Plan {
            const LaneTaps& runs, char* sums) const;
   void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                    int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
+  bool may_slide() const;
+  bool rows_stay() const;
+  bool gains_sliding() const;
+  int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
+                           const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
+  void add_slid_lines(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
+                      const Range& windows, LaneSlides call, char* sums) const;
+  void add_sliding(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,
+                   LaneTapRow* rows, char* sums) const;
   void add_regions(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,
                    LaneTapRow* rows, char* sums) const;
   void add_overlapping(const Side& x, const Side& y, const BoxRange& box,
@@ -79,12 +89,13 @@ class GroupedWeightsPlan : public Plan {
   LaneParts parts_;
   PerAxis<Sliding> sliding_;
   BoxGrid grid_;
+  const int64_t tap_rows_, taps_;
   const Tensor x_tensor_, y_tensor_;
   LaneSide y_, x_;
   const LaneWeights weights_;
-  const int64_t tap_rows_, taps_;
   bool asks_ahead_;
   std::vector<Columns> columns_;  // where windows overlap by half
+  bool slides_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t vector_sums_, part_sums_;  // units
   int64_t buffer_bytes_, local_bytes_;

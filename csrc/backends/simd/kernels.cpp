@@ -7,6 +7,7 @@
 
 #include "backends/simd/copy.h"
 #include "backends/simd/dealt_taps.h"
+#include "backends/simd/lane_slides.h"
 #include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
@@ -57,6 +58,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
+    {},
     nullptr,
     nullptr,
     nullptr,
@@ -92,6 +94,12 @@ constexpr LaneTapsFunctions converting_taps() {
   else
     return {};
 }
+constexpr LaneSlidesFunctions converting_slides() {
+  if constexpr (kConvertsFloat16)
+    return kLaneSlides<float16, float16>;
+  else
+    return {};
+}
 constexpr LaneWindowsFunctions converting_windows() {
   if constexpr (kConvertsFloat16)
     return kLaneWindows<float16, float16>;
@@ -119,6 +127,9 @@ constinit const Arithmetic kF32{
     {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
      {{}, kLaneTaps<bfloat16, bfloat16>},
      {{}, {}, converting_taps()}},
+    {{kLaneSlides<float, float>, kLaneSlides<float, bfloat16>, kLaneSlides<float, float16>},
+     {{}, kLaneSlides<bfloat16, bfloat16>},
+     {{}, {}, converting_slides()}},
     {{kLaneWindows<float, float>, kLaneWindows<float, bfloat16>, kLaneWindows<float, float16>},
      {{}, kLaneWindows<bfloat16, bfloat16>},
      {{}, {}, converting_windows()}},
@@ -145,6 +156,7 @@ constinit const Arithmetic kF64{
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {nullptr, nullptr, nullptr, lane_window_rows<double, double>},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
+    {{}, {}, {}, {{}, {}, {}, kLaneSlides<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneWindows<double, double>}},
     spread<double>,
     plane_rows<double>,

@@ -136,6 +136,36 @@ struct LaneTapsFunctions {
   void (*at[3][kMaxLaneRows + 1][kMaxLaneTaps[1] + 1])(const LaneTaps&);
 };
 
+// Where rows of positions and of windows begin.
+struct SlidLine {
+  int64_t a, b;
+};
+
+// The same of one vector where windows slide over lines of positions one by one: tap t of window
+// i - t meets position i. There are `windows` of them and so many before; others count as zeros.
+//   sums[rows[r].sums + t*vector + lane] += sum over lines and i < positions of
+//     a[line.a + rows[r].a + i*a_step + lane] * b[line.b + (i - t)*b_step + lane]
+struct LaneSlides {
+  const void *a, *b;
+  const SlidLine* lines;
+  int64_t line_count, positions;
+  const LaneTapRow* rows;
+  int64_t a_step, b_step;
+  int64_t before, windows;
+  void* sums;
+  const int64_t* a_ahead;
+  int64_t a_ahead_count, b_ahead;
+};
+
+inline constexpr int kMaxSlidRows = 6;
+inline constexpr int64_t kMaxSlidTaps = 7;
+
+// By [rows][taps]; rows 1 to max_rows[taps].
+struct LaneSlidesFunctions {
+  int max_rows[kMaxSlidTaps + 1];
+  void (*at[kMaxSlidRows + 1][kMaxSlidTaps + 1])(const LaneSlides&);
+};
+
 // Sums over a row of positions of a and the windows that meet them, where windows are twice as long
 // as they are apart, in one axis or two: each position is met by this window and the one before,
 // and by as many a row of windows before. Column c of position i lies at i*a_step + c*a_column.
@@ -364,6 +394,7 @@ struct Arithmetic {
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
+  LaneSlidesFunctions lane_slides[4][4];
   LaneWindowsFunctions lane_windows[4][4];
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);

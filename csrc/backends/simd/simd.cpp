@@ -131,7 +131,7 @@ bool planes(const Problem& p, int64_t lanes) {
   }
   if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
   if (lanes > 8 && (wgrad || halves)) return false;
-  if (wgrad) return windows >= (taps < 40 ? 24 : 14);
+  if (wgrad) return windows >= (depth.k > 1 ? 32 : 28);
   if (taps >= 15) return windows >= 32;
   if (lanes > 8) return false;
   if (rows.k == 3 && row.k == 3) return windows >= (halves ? 28 : 20);

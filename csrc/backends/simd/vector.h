@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kBytes = CONVTBW_VECTOR_BYTES;
 
+// Generic vectors as wide as AVX-512's stand for these.
+constexpr int kRegisters = kBytes == 64 ? 32 : 16;
+
 // How often loops over vectors are unrolled: wholly, for accumulators to stay in registers, or not.
 constexpr int kUnroll = CONVTBW_UNROLL;
 

@@ -15,6 +15,10 @@ struct Sliding {
 // Whether windows are twice as long as they are apart: each position is met by two.
 inline bool overlap_by_half(const Sliding& s) { return s.taps == 2 * s.stride && s.dilation == 1; }
 
+// Whether windows are as far apart as their taps: the position of a tap is the next window's of the
+// tap before.
+inline bool slide_by_taps(const Sliding& s) { return s.taps > 1 && s.stride == s.dilation; }
+
 // A sequence of buffer positions, to + t*to_step, and the source positions that they hold,
 // from + t*from_step, counted from source position 0 for window 0.
 struct Comb {

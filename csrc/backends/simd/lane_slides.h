@@ -1,0 +1,110 @@
+// wgrad of windows that slide over rows of positions (kernels.h, LaneSlides). As in tile.h, all
+// loops over accumulators are unrolled by pragma to keep them in registers. Included by kernels.cpp
+// alone.
+#pragma once
+
+#include <utility>
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/lanes.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+template <class T, int rows, int taps>
+struct SlidSums {
+  Vector<T> sums[rows][taps];
+  Vector<T> windows[taps];  // that tap t of the last position met
+
+  template <class A>
+  CONVTBW_INLINE void step(const A* const (&a)[rows], Vector<T> window) {
+    // Moves between registers cost next to nothing, and need no copies of the loop.
+#pragma GCC unroll kUnroll
+    for (int t = taps - 1; t > 0; --t) windows[t] = loaded(windows[t - 1]);
+    windows[0] = window;
+#pragma GCC unroll kUnroll
+    for (int r = 0; r < rows; ++r) {
+      const Vector<T> x = loaded(load(a[r]));
+#pragma GCC unroll kUnroll
+      for (int t = 0; t < taps; ++t) sums[r][t] += x * windows[t];
+    }
+  }
+};
+
+template <class A, class B, int rows, int taps, class T = SumOf<B>>
+void lane_slides(const LaneSlides& call) {
+  constexpr int n = kLanes<T>;
+  SlidSums<T, rows, taps> tile;
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) tile.sums[r][t] = Vector<T>{};
+  const int64_t a_step = call.a_step, b_step = call.b_step;
+  for (const SlidLine *line = call.lines, *end = line + call.line_count; line != end; ++line) {
+    const A* a[rows];
+#pragma GCC unroll kUnroll
+    for (int r = 0; r < rows; ++r) a[r] = static_cast<const A*>(call.a) + line->a + call.rows[r].a;
+    const B* b = static_cast<const B*>(call.b) + line->b;
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps - 1; ++t) {
+      tile.windows[t] = Vector<T>{};
+      if (t < call.before) tile.windows[t] = load(b - (t + 1) * b_step);
+    }
+    int64_t left = call.positions;
+    const int64_t behind = left - smaller(left, call.windows);
+    const auto next = [&] {
+#pragma GCC unroll kUnroll
+      for (int r = 0; r < rows; ++r) a[r] += a_step;
+      b += b_step;
+      --left;
+    };
+    if (call.b_ahead) {
+      for (; left > behind; next()) {
+        for (int64_t i = 0; i < call.a_ahead_count; ++i)
+          __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
+        __builtin_prefetch(b + call.b_ahead, 0, 2);
+        tile.step(a, loaded(load(b)));
+      }
+    } else {
+      for (; left > behind; next()) tile.step(a, loaded(load(b)));
+    }
+    for (; left > 0; next()) tile.step(a, Vector<T>{});
+  }
+  T* const to = static_cast<T*>(call.sums);
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) {
+      T* const sum = to + call.rows[r].sums + t * n;
+      store(sum, load(sum) + tile.sums[r][t]);
+    }
+}
+
+// The most rows of so many taps: accumulators, windows, a position and one more fill the registers.
+template <int taps>
+constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - taps) / taps);
+
+template <class A, class B, int taps, int... row>
+constexpr void fill_lane_slides(LaneSlidesFunctions& functions,
+                                std::integer_sequence<int, row...>) {
+  functions.max_rows[taps] = sizeof...(row);
+  ((functions.at[row + 1][taps] = lane_slides<A, B, row + 1, taps>), ...);
+}
+
+template <class A, class B, int... tap>
+constexpr LaneSlidesFunctions lane_slides_functions(std::integer_sequence<int, tap...>) {
+  LaneSlidesFunctions functions{};
+  (fill_lane_slides<A, B, tap + 1>(functions,
+                                   std::make_integer_sequence<int, kSlidRows<tap + 1>>()),
+   ...);
+  return functions;
+}
+
+// By taps of a row.
+template <class A, class B>
+constexpr LaneSlidesFunctions kLaneSlides =
+    lane_slides_functions<A, B>(std::make_integer_sequence<int, kMaxSlidTaps>());
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET
