@@ -39,8 +39,8 @@ bool has_depthwise_kernels(const Problem& p) {
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
 //   1.1 to 1.25, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5 and k7 0.35 to 1.1,
 //   0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75 to 2.8;
-// - channels last, wgrad: k3 up to 16x16 1.0 to 2, 1.2 to 2.9, larger 0.3 to 1.3, 0.5 to 1.4; other
-//   kernels 0.05 to 0.5;
+// - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
+//   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
 //   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
 //   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
@@ -55,7 +55,8 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.x.channel != 1)
     return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
            (avx512 ? taps >= 16 : taps >= 25 && !strides);
-  if (p.wanted == Role::w) return small && !few_groups && rows.k == 3 && columns.k == 3;
+  if (p.wanted == Role::w)
+    return avx512 && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (p.wanted == Role::x) {
     if (few_groups && (strides || avx512)) return true;
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
@@ -185,7 +186,7 @@ bool has_bfloat16_products() {
 // of simd over oneDNN, two threads of Zen 5, 21 to 960 channels of 7x7 to 112x112: fprop of 3x3
 // 0.95 to 1.3, with strides 1.0 to 2.5; dgrad of 3x3 0.95 to 1.25; 5x5 and 7x7 0.65 to 1.0, but of
 // images up to 16x16 fprop 1.0 to 1.55, dgrad 0.95 to 1.35; dgrad with strides has no kernel; wgrad
-// of 3x3 1.1 to 2.1, with strides 0.9 to 1.0, up to 16x16 1.2 to 2.3. Channels first 0.3 to 0.95.
+// of 3x3 0.2 to 1.25. Channels first 0.3 to 0.95.
 bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||
@@ -195,8 +196,7 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   if (rows.k > 7 || columns.k > 7) return false;
   const bool small = columns.y <= 16, strides = rows.stride > 1 || columns.stride > 1;
   const bool three = rows.k <= 3 && columns.k <= 3;
-  if (p.wanted == Role::w) return rows.k == 3 && columns.k == 3 && (small || !strides);
-  return (three || small) && (p.wanted == Role::y || !strides);
+  return p.wanted != Role::w && (three || small) && (p.wanted == Role::y || !strides);
 }
 
 // Dense problems in bfloat16 on CPUs with its dot products. Times of simd over oneDNN, AVX-512

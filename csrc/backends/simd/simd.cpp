@@ -84,11 +84,11 @@ bool few_channels(const Problem& p, int64_t lanes) {
 
 // Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
 // channels in lanes over that of these (Zen 5, 64 to 192 channels):
-// - 8 lanes, float32, bfloat16: wgrad of 3x3 on 14x14 1.0, 1.1, 28x28 1.35, 2.0, 56x56 1.1 to 1.6,
-//   1.3; of 7x7 on 14x14 1.5, 1.85, 56x56 1.15, 1.2; fprop and dgrad of 3x3 on 14x14 0.9 to 1.0,
-//   0.7 to 0.8, 20x20 1.2, 0.9, 28x28 1.3 to 2.1, 1.05 to 1.6, 56x56 1.35, 1.15; of 5x5 and 7x7 on
-//   14x14 0.6 to 0.95, 0.65, 28x28 0.95 to 1.3, 1.1, 56x56 1.3, 1.15; 1-D, k9 1.4 to 1.6, k31 0.85
-//   to 0.9, bfloat16 1.0; k8 of stride 4 1.05 to 1.2;
+// - 8 lanes, float32, bfloat16: wgrad of 3x3 to 7x7 on 14x14 and 20x20 0.8 to 0.9, 28x28 0.95 to
+//   1.1, 40x40 to 112x112 1.15 to 1.4; of 3x3x3 on 28x28 0.87, 32x32 1.0; fprop and dgrad of 3x3 on
+//   14x14 0.9 to 1.0, 0.7 to 0.8, 20x20 1.2, 0.9, 28x28 1.3 to 2.1, 1.05 to 1.6, 56x56 1.35, 1.15;
+//   of 5x5 and 7x7 on 14x14 0.6 to 0.95, 0.65, 28x28 0.95 to 1.3, 1.1, 56x56 1.3, 1.15; 1-D, k9 1.4
+//   to 1.6, k31 0.85 to 0.9, bfloat16 1.0; k8 of stride 4 1.05 to 1.2;
 // - 16 lanes, half of whose loads cross lines: wgrad 0.7 to 1.1; fprop and dgrad of 3x3 0.8 to 1.2,
 //   of 5x5 and 7x7 from 32x32 on 1.1 to 1.4, in bfloat16 0.5 to 1.1;
 // - any lanes: k16 of stride 8 on 512x512 2.5 to 2.9; 2 channels 5 to 16;
