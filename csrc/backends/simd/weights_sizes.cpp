@@ -31,21 +31,29 @@ void WeightsPlan::choose_roles() {
                             .tap == 1;
   // Rate of a tile relative to the best, by its rows; then lanes that are used.
   const auto rate = [&](int64_t rows, int64_t lane_channels) {
-    const double by_rows = rows >= 4 ? 1 : rows == 3 ? 0.95 : rows == 2 ? 0.8 : 0.5;
+    // One vector is loaded for every 8 products instead of 12, and fewer are a chain.
+    const double one_vector = 0.85 * static_cast<double>(std::min<int64_t>(rows, 8)) / 8;
+    const double by_rows = lane_channels <= lanes ? one_vector
+                           : rows >= 4            ? 1
+                           : rows == 3            ? 0.95
+                           : rows == 2            ? 0.8
+                                                  : 0.5;
     return by_rows * static_cast<double>(lane_channels) /
            static_cast<double>(ceil_div(lane_channels, lanes) * lanes);
   };
   // Lanes of taps and channels of x pay from here on. Time without over that with them, by the rate
   // gained (Zen 5, 8 and 16 lanes): 1.09 to 1.125 0.9 to 1.07, 1.14 1.16 (21 channels, 16x16), 1.2
   // to 1.25 1.1 to 1.5, 1.3 to 1.5 1.0 to 2.5.
-  constexpr double kGain = 1.13;
+  // So few channels are a fraction of what a pixel takes in rows: 8 to 32 channels, 3x3 and 5x5 1.0
+  // to 1.2 where no rate is gained.
+  const double gain = g.x_channels <= 8 ? 1 : 1.13;
   joined_ = g.x_channels < 4 && joinable && taps > 1;
   const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
   const double on_x = rate(g.y_channels, g.x_channels);
   lanes_on_y_ = on_y >= on_x;
   joined_ &= lanes_on_y_;
   if (!joined_ && joinable && taps > 1 && g.y_channels >= 4 &&
-      rate(g.y_channels, g.x_channels * taps) > kGain * std::max(on_x, on_y)) {
+      rate(g.y_channels, g.x_channels * taps) >= gain * std::max(on_x, on_y)) {
     joined_ = true;
     lanes_on_y_ = false;
   }
