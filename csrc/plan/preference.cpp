@@ -140,6 +140,8 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
 //   11x11, Zen 5, 0.6 to 0.8; 3 channels 0.5); channels first, AVX-512 kernels of both, one thread,
 //   from 256 channels on 1.2 (AVX2 kernels 0.85 to 1.1);
 // - wgrad of one tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
+// - wgrad of 4 to 8 channels on both sides, channels last, k3 to k5, two threads of Zen 5: up to
+//   80x80 1.05 to 2.7, 128x128 0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2;
 // - one tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05
 //   to 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels
 //   0.7 to 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x
@@ -162,6 +164,9 @@ bool suits_image_kernels(const Problem& p, bool avx512) {
     const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
     return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
   }
+  if (p.wanted == Role::w && channels >= 4 && std::max(g.x_channels, g.y_channels) <= 8 && !one_tap)
+    return !avx512 && channels_last && rows.k * columns.k <= 25 && columns.y <= 80 &&
+           rows.dilation == 1 && columns.dilation == 1;
   if (!unit_strides) return false;
   if (p.wanted == Role::w)
     return channels_last && one_tap && !few_beside(g.y_channels, g.x_channels) &&

@@ -44,15 +44,20 @@ void WeightsPlan::choose_roles() {
   // Lanes of taps and channels of x pay from here on. Time without over that with them, by the rate
   // gained (Zen 5, 8 and 16 lanes): 1.09 to 1.125 0.9 to 1.07, 1.14 1.16 (21 channels, 16x16), 1.2
   // to 1.25 1.1 to 1.5, 1.3 to 1.5 1.0 to 2.5.
-  // So few channels are a fraction of what a pixel takes in rows: 8 to 32 channels, 3x3 and 5x5 1.0
-  // to 1.2 where no rate is gained.
-  const double gain = g.x_channels <= 8 ? 1 : 1.13;
-  joined_ = g.x_channels < 4 && joinable && taps > 1;
+  // Up to 8 channels, over rows of both: 1.07 to 1.1 1.04 to 1.12.
+  const double gain = g.x_channels <= 8 ? 1.05 : 1.13;
+  // Rows of taps and channels of x are whole tiles. Time without over that with them, 8 lanes, 16
+  // (Zen 5): 4 to 8 channels 1.0 to 4.3, 1.0 to 3.7; 10 and 12 0.97 to 1.2, 1.0 to 2.6; 16 1.0 to
+  // 1.15, 0.92 to 1.0; 20 to 32 1.0 to 1.13, 0.9 to 1.1.
+  const int64_t most_joined = lanes > 8 ? 15 : 32;
+  constexpr int64_t kMostRows = 256;  // of which each part of the sums has all
+  joined_ = joinable && taps > 1 && g.x_channels <= most_joined &&
+            (g.x_channels < 4 || g.x_channels * taps <= kMostRows);
   const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
   const double on_x = rate(g.y_channels, g.x_channels);
   lanes_on_y_ = on_y >= on_x;
   joined_ &= lanes_on_y_;
-  if (!joined_ && joinable && taps > 1 && g.y_channels >= 4 &&
+  if (g.x_channels >= 4 && joinable && taps > 1 && g.y_channels >= 4 &&
       rate(g.y_channels, g.x_channels * taps) >= gain * std::max(on_x, on_y)) {
     joined_ = true;
     lanes_on_y_ = false;
