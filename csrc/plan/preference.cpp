@@ -81,13 +81,24 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
 //   (k5 0.7, k2 and strides 0.15 to 0.3), 3 channels 0.5 to 1.0;
-// - one tap, channels first, 2 to 2 channels 0.06.
+// - one tap, channels first, 2 to 2 channels 0.06;
+// - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
+//   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1);
+//   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else 0.2
+//   to 1.1.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = g.axes[0].k * rows.k * columns.k;
   const bool channels_last = p.x.channel == 1;
-  if (g.x_channels > 3 || g.rank == 1 || taps == 1 || p.wanted == Role::x) return false;
+  if (g.x_channels > 3 || taps == 1 || p.wanted == Role::x) return false;
+  if (g.rank == 1) {
+    if (p.wanted == Role::w)
+      return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&
+             columns.stride > 1 && taps <= 20;
+    if (avx512 && !channels_last && g.y_channels < 32) return false;
+    return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
+  }
   if (p.wanted == Role::y) {
     const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
     if (wide(rows) || wide(columns) || g.y_channels < 8) return false;
