@@ -111,6 +111,17 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
 }
 
+// Dense problems in 2-D of one tap in float32, channels last, with 8 to 24 channels on both sides.
+// Times of simd over oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: fprop and
+// dgrad 1.0 to 1.6, 1.3 to 3.9; wgrad 1.1 to 1.8, 1.35 to 9, but of 16 to 8 channels 0.8, 0.9.
+bool suits_narrow_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  return g.rank == 2 && p.x.channel == 1 && few >= 8 && more <= 24 &&
+         std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }) &&
+         (p.wanted != Role::w || g.y_channels > 8 || g.x_channels == 8);
+}
+
 // fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
 // of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15); k16 s8 1.0 to
 // 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55 to 1.0 with fewer; one tap 0.6 to 1.0; windows
@@ -272,7 +283,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
                               (dense && suits_dense_kernels(problem, avx512)) ||
                               (avx512 && (suits_bfloat16_kernels(problem) ||
                                           suits_bfloat16_depthwise_kernels(problem))))) ||
-      (work >= kTinyFlopsOfFewChannels && dense && suits_few_channels_kernels(problem, avx512));
+      (work >= kTinyFlopsOfFewChannels && dense &&
+       (suits_few_channels_kernels(problem, avx512) || suits_narrow_kernels(problem)));
   return onednn ? onednn_first : backends();
 }
 
