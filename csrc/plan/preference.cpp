@@ -111,15 +111,19 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
 }
 
-// Dense problems in 2-D of one tap in float32, channels last, with 8 to 24 channels on both sides.
-// Times of simd over oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: fprop and
-// dgrad 1.0 to 1.6, 1.3 to 3.9; wgrad 1.1 to 1.8, 1.35 to 9, but of 16 to 8 channels 0.8, 0.9.
+// Dense problems in 2-D of one tap in float32, channels last, with few channels. Times of simd over
+// oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: 8 to 24 on both sides, fprop and
+// dgrad 1.0 to 1.6, 1.3 to 3.9, wgrad 1.1 to 1.8, 1.35 to 9, but of 16 to 8 0.8, 0.9; dgrad from 48
+// to 128 channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95.
 bool suits_narrow_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  return g.rank == 2 && p.x.channel == 1 && few >= 8 && more <= 24 &&
-         std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }) &&
-         (p.wanted != Role::w || g.y_channels > 8 || g.x_channels == 8);
+  if (g.rank != 2 || p.x.channel != 1 ||
+      !std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }))
+    return false;
+  if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
+    return g.y_channels <= 128;
+  return few >= 8 && more <= 24 && (p.wanted != Role::w || g.y_channels > 8 || g.x_channels == 8);
 }
 
 // fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
