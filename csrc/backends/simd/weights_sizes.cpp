@@ -41,18 +41,22 @@ void WeightsPlan::choose_roles() {
     return by_rows * static_cast<double>(lane_channels) /
            static_cast<double>(ceil_div(lane_channels, lanes) * lanes);
   };
+  // Sums of taps and channels are written in small pieces: of 25 to 256 pixels, 16 to 32 channels,
+  // 1.1 to 3.5 times as long.
+  const int64_t pixels = g.batch * g.axes[0].y * g.axes[1].y * g.axes[2].y;
+  const bool many_pixels = pixels >= 128 * g.x_channels;
   // Lanes of taps and channels of x pay from here on. Time without over that with them, by the rate
   // gained (Zen 5, 8 and 16 lanes): 1.09 to 1.125 0.9 to 1.07, 1.14 1.16 (21 channels, 16x16), 1.2
   // to 1.25 1.1 to 1.5, 1.3 to 1.5 1.0 to 2.5.
   // Up to 8 channels, over rows of both: 1.07 to 1.1 1.04 to 1.12.
-  const double gain = g.x_channels <= 8 ? 1.05 : 1.13;
+  const double gain = g.x_channels <= 8 && many_pixels ? 1.05 : 1.13;
   // Rows of taps and channels of x are whole tiles. Time without over that with them, 8 lanes, 16
   // (Zen 5): 4 to 8 channels 1.0 to 4.3, 1.0 to 3.7; 10 and 12 0.97 to 1.2, 1.0 to 2.6; 16 1.0 to
   // 1.15, 0.92 to 1.0; 20 to 32 1.0 to 1.13, 0.9 to 1.1.
   const int64_t most_joined = lanes > 8 ? 15 : 32;
   constexpr int64_t kMostRows = 256;  // of which each part of the sums has all
   joined_ = joinable && taps > 1 && g.x_channels <= most_joined &&
-            (g.x_channels < 4 || g.x_channels * taps <= kMostRows);
+            (g.x_channels < 4 || (many_pixels && g.x_channels * taps <= kMostRows));
   const double on_y = rate(joined_ ? g.x_channels * taps : g.x_channels, g.y_channels);
   const double on_x = rate(g.y_channels, g.x_channels);
   lanes_on_y_ = on_y >= on_x;
