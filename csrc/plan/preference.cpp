@@ -21,6 +21,11 @@ bool has_amx() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
 }
 
+// By the side that has several: one channel lies alike in both formats.
+bool has_channels_last(const Problem& p) {
+  return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
+}
+
 // 2-D depthwise problems of which oneDNN has kernels of their own: with dilations simd takes 0.03
 // to 0.4 times as long, 0.3 to 0.6 where one tensor has its channels first and the other last.
 bool has_depthwise_kernels(const Problem& p) {
@@ -90,7 +95,7 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = g.axes[0].k * rows.k * columns.k;
-  const bool channels_last = p.x.channel == 1;
+  const bool channels_last = has_channels_last(p);
   if (g.x_channels > 3 || taps == 1 || p.wanted == Role::x) return false;
   if (g.rank == 1) {
     if (p.wanted == Role::w)
@@ -118,7 +123,7 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
 bool suits_narrow_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (g.rank != 2 || p.x.channel != 1 ||
+  if (g.rank != 2 || !has_channels_last(p) ||
       !std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }))
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
@@ -134,7 +139,7 @@ bool suits_narrow_kernels(const Problem& p) {
 bool suits_sequence_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis& axis = g.axes.back();
-  if (p.wanted != Role::y || p.x.channel == 1 || axis.k == 1) return false;
+  if (p.wanted != Role::y || has_channels_last(p) || axis.k == 1) return false;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   const bool narrow = (axis.k - 1) * axis.dilation <= 6;
   if (avx512) return narrow && axis.k <= 4 && channels >= 48;
@@ -150,56 +155,95 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
   const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
   return avx512 && p.wanted != Role::w && std::min(g.x_channels, g.y_channels) >= 32 &&
          all([](const Axis& axis) { return axis.stride == 1 && axis.k <= 3; }) &&
-         (p.x.channel == 1 || !all([](const Axis& axis) { return axis.k == 1; }));
+         (has_channels_last(p) || !all([](const Axis& axis) { return axis.k == 1; }));
 }
 
-// Other dense problems in float32 that oneDNN's kernels take in place or nearly so, and that are as
-// simple as its best kernels need. Times of simd over oneDNN in 2-D, AVX2 kernels of both on Zen 4,
-// two threads:
-// - fprop, kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to
-//   64 channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
-//   strides 0.3 to 0.9); where windows do not overlap (k2 s2) 0.5 to 0.95 with 64 channels of x,
-//   1.05 to 1.1 with 256; 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels;
-//   with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
-//   1.5 from 5 channels on;
-// - dgrad with stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0;
-//   11x11, Zen 5, 0.6 to 0.8; 3 channels 0.5); channels first, AVX-512 kernels of both, one thread,
-//   from 256 channels on 1.2 (AVX2 kernels 0.85 to 1.1);
-// - wgrad of one tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
-// - wgrad of 4 to 8 channels on both sides, channels last, k3 to k5, two threads of Zen 5: up to
-//   80x80 1.05 to 2.7, 128x128 0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2;
-// - one tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05
-//   to 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels
-//   0.7 to 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x
-//   0.8 to 1.3 (AVX2 kernels 0.75 to 1.2).
-bool suits_image_kernels(const Problem& p, bool avx512) {
+// What follows are the other dense problems in 2-D in float32 that oneDNN's kernels take in place
+// or nearly so, and that are as simple as its best kernels need. Times of simd over oneDNN, AVX2
+// kernels of both on Zen 4, two threads, where nothing else is said.
+
+bool one_tap(const Geometry& g) { return g.axes[1].k == 1 && g.axes[2].k == 1; }
+
+bool unit_strides(const Geometry& g) { return g.axes[1].stride == 1 && g.axes[2].stride == 1; }
+
+bool apart(const Geometry& g) {
+  return g.axes[1].k <= g.axes[1].stride && g.axes[2].k <= g.axes[2].stride;
+}
+
+// One tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05 to
+// 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels 0.7 to
+// 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x 0.8
+// to 1.3 (AVX2 kernels 0.75 to 1.2).
+bool few_beside(const Problem& p, int64_t few, int64_t more) {
+  return has_channels_last(p) && one_tap(p.geometry) && few <= 24 && few <= more;
+}
+
+// - Kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
+//   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
+//   strides 0.3 to 0.9); 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels;
+// - where windows do not overlap, k2 to k7, channels first 0.5 to 0.95 with 64 channels of x, 1.05
+//   to 1.1 with 256; channels last, Zen 5, into up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2
+//   to 2.5), 64 and more 0.95 to 1.08 (AVX-512 kernels 1.13 to 1.2);
+// - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
+//   1.5 from 5 channels on.
+bool suits_fprop_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const bool channels_last = has_channels_last(p);
+  if (channels_last && apart(g) && !one_tap(g))
+    return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
+  const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
+  if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
+  if (few_beside(p, g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
+  if (one_tap(g)) return channels_last;
+  const int64_t channels = std::min(g.x_channels, g.y_channels);
+  if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
+  return g.axes[1].k <= 5 && g.axes[2].k <= 5 && !(apart(g) && g.x_channels < 256);
+}
+
+// - Stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 11x11, Zen 5,
+//   0.6 to 0.8); from 1 to 12 channels into 24 to 256, Zen 5, k3 and k5 1.02 to 1.8;
+// - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
+//   0.85 to 1.1);
+// - windows that do not overlap, channels last, Zen 5, 6 to 16 channels on both sides, k2 and k3
+//   0.95 to 1.6 (AVX-512 kernels 1.02 to 1.8), 3 and more than 16 channels or larger kernels mostly
+//   0.4 to 1.0.
+bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const bool channels_last = p.x.channel == 1, one_tap = rows.k == 1 && columns.k == 1;
-  const bool unit_strides = rows.stride == 1 && columns.stride == 1;
-  const int64_t channels = std::min(g.x_channels, g.y_channels);
-  const auto few_beside = [&](int64_t few, int64_t more) {
-    return channels_last && one_tap && few <= 24 && few <= more;
-  };
-  if (p.wanted == Role::y) {
-    const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
-    if (few_channels) return channels_last && one_tap && g.y_channels > 4;
-    if (few_beside(g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
-    if (one_tap) return channels_last;
-    if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
-    const bool apart = rows.k <= rows.stride && columns.k <= columns.stride;
-    return rows.k <= 5 && columns.k <= 5 && !(apart && g.x_channels < 256);
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (has_channels_last(p) && apart(g) && !one_tap(g))
+    return few >= 6 && more <= 16 && rows.k * columns.k <= 9;
+  if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
+  if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
+  if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= 256;
+  const bool from_few = !avx512 && !one_tap(g) && g.x_channels >= 24 && rows.k <= 5;
+  return few >= 16 || from_few;
+}
+
+// - One tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
+// - 4 to 8 channels on both sides, channels last, k3 to k5, Zen 5: up to 80x80 1.05 to 2.7, 128x128
+//   0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2.
+bool suits_wgrad_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (!has_channels_last(p)) return false;
+  if (one_tap(g))
+    return unit_strides(g) && !few_beside(p, g.y_channels, g.x_channels) &&
+           (avx512 || !few_beside(p, g.x_channels, g.y_channels));
+  return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
+         rows.dilation == 1 && columns.dilation == 1;
+}
+
+bool suits_image_kernels(const Problem& p, bool avx512) {
+  switch (p.wanted) {
+    case Role::y:
+      return suits_fprop_kernels(p, avx512);
+    case Role::x:
+      return suits_dgrad_kernels(p, avx512);
+    default:
+      return suits_wgrad_kernels(p, avx512);
   }
-  if (p.wanted == Role::w && channels >= 4 && std::max(g.x_channels, g.y_channels) <= 8 && !one_tap)
-    return !avx512 && channels_last && rows.k * columns.k <= 25 && columns.y <= 80 &&
-           rows.dilation == 1 && columns.dilation == 1;
-  if (!unit_strides) return false;
-  if (p.wanted == Role::w)
-    return channels_last && one_tap && !few_beside(g.y_channels, g.x_channels) &&
-           (avx512 || !few_beside(g.x_channels, g.y_channels));
-  if (!avx512 && few_beside(g.y_channels, g.x_channels)) return false;
-  return rows.k <= 7 && columns.k <= 7 &&
-         (channels_last ? channels >= 16 : avx512 && !one_tap && channels >= 256);
 }
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
@@ -242,7 +286,7 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1) return false;
-  const bool channels_last = p.x.channel == 1;
+  const bool channels_last = has_channels_last(p);
   if (!channels_last && (g.y_channels % 16 != 0 || (g.x_channels > 3 && g.x_channels % 8 != 0)))
     return false;
   const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
