@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -546,6 +547,22 @@ def test_onednn_declines_what_it_would_count_in_32_bits() -> None:
             data_format="NCX",
             weights_format="OIX",
         )
+
+
+@pytest.mark.parametrize("channels", [6, 24])
+def test_onednn_runs_no_kernel_that_writes_behind_its_scratchpad(channels: int) -> None:
+    """Of one tap with strides, where channels fill no vectors (onednn.cpp)."""
+    if "onednn" not in SUPPORTED:
+        pytest.skip("built without oneDNN")
+    src, dst = torch.empty(16, 80, 80, channels), torch.empty(16, 40, 40, 16)
+    attributes = {
+        "strides": [2, 2], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1],
+        "data_format": "NXC", "weights_format": "OIX", "weights_shape": [16, channels, 1, 1],
+    }  # fmt: skip
+    with backends.use("onednn"):
+        with contextlib.suppress(RuntimeError):  # it may have no other
+            report = backends.explain("convolution_backward_weights", src, dst, **attributes)
+            assert not report.kernel.startswith("jit_1x1")
 
 
 def test_use_cannot_be_traced_and_leaves_nothing_forced() -> None:
