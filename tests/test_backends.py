@@ -559,10 +559,9 @@ def test_onednn_runs_no_kernel_that_writes_behind_its_scratchpad(channels: int) 
         "strides": [2, 2], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1],
         "data_format": "NXC", "weights_format": "OIX", "weights_shape": [16, channels, 1, 1],
     }  # fmt: skip
-    with backends.use("onednn"):
-        with contextlib.suppress(RuntimeError):  # it may have no other
-            report = backends.explain("convolution_backward_weights", src, dst, **attributes)
-            assert not report.kernel.startswith("jit_1x1")
+    with backends.use("onednn"), contextlib.suppress(RuntimeError):  # it may have no other
+        report = backends.explain("convolution_backward_weights", src, dst, **attributes)
+        assert not report.kernel.startswith("jit_1x1")
 
 
 def test_use_cannot_be_traced_and_leaves_nothing_forced() -> None:
