@@ -117,10 +117,11 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
 }
 
 // Dense problems in 2-D of one tap in float32, channels last, with few channels. Times of simd over
-// oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: 8 to 24 on both sides, fprop and
-// dgrad 1.0 to 1.6, 1.3 to 3.9, wgrad 1.1 to 1.8, 1.35 to 9, but of 16 to 8 0.8, 0.9; dgrad from 48
-// to 128 channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95.
-bool suits_narrow_kernels(const Problem& p) {
+// oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: up to 24 on both sides, fprop and
+// dgrad 1.05 to 3.8, 1.05 to 5.5; wgrad, 3 and more, 1.1 to 10, 1.35 to 10, but into few channels
+// of y from more of x 0.3 to 0.8, AVX-512 kernels only from 16 on 0.4 to 0.9; dgrad from 48 to 128
+// channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95.
+bool suits_narrow_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (g.rank != 2 || !has_channels_last(p) ||
@@ -128,7 +129,10 @@ bool suits_narrow_kernels(const Problem& p) {
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
     return g.y_channels <= 128;
-  return few >= 8 && more <= 24 && (p.wanted != Role::w || g.y_channels > 8 || g.x_channels == 8);
+  if (more > 24) return false;
+  if (p.wanted != Role::w || (avx512 && more < 16)) return true;
+  if (g.x_channels <= g.y_channels) return few >= 3;
+  return g.y_channels > 8 || (g.x_channels < 16 && g.y_channels > 4);
 }
 
 // fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
@@ -201,7 +205,8 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 }
 
 // - Stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 11x11, Zen 5,
-//   0.6 to 0.8); from 1 to 12 channels into 24 to 256, Zen 5, k3 and k5 1.02 to 1.8;
+//   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
+//   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
 //   0.85 to 1.1);
 // - windows that do not overlap, channels last, Zen 5, 6 to 16 channels on both sides, k2 and k3
@@ -216,8 +221,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
   if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
   if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= 256;
-  const bool from_few = !avx512 && !one_tap(g) && g.x_channels >= 24 && rows.k <= 5;
-  return few >= 16 || from_few;
+  return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
 
 // - One tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
@@ -332,7 +336,7 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
                               (avx512 && (suits_bfloat16_kernels(problem) ||
                                           suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kTinyFlopsOfFewChannels && dense &&
-       (suits_few_channels_kernels(problem, avx512) || suits_narrow_kernels(problem)));
+       (suits_few_channels_kernels(problem, avx512) || suits_narrow_kernels(problem, avx512)));
   return onednn ? onednn_first : backends();
 }
 
