@@ -120,11 +120,12 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
 // oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: up to 24 on both sides, fprop and
 // dgrad 1.05 to 3.8, 1.05 to 5.5; wgrad, 3 and more, 1.1 to 10, 1.35 to 10, but into few channels
 // of y from more of x 0.3 to 0.8, AVX-512 kernels only from 16 on 0.4 to 0.9; dgrad from 48 to 128
-// channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95.
+// channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95. Of 1024 pixels 0.6 to 1.1.
 bool suits_narrow_kernels(const Problem& p, bool avx512) {
+  constexpr int64_t kLeastPixels = 4096;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (g.rank != 2 || !has_channels_last(p) ||
+  if (g.rank != 2 || !has_channels_last(p) || g.batch * g.axes[1].y * g.axes[2].y < kLeastPixels ||
       !std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }))
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
@@ -335,8 +336,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
                               (dense && suits_dense_kernels(problem, avx512)) ||
                               (avx512 && (suits_bfloat16_kernels(problem) ||
                                           suits_bfloat16_depthwise_kernels(problem))))) ||
-      (work >= kTinyFlopsOfFewChannels && dense &&
-       (suits_few_channels_kernels(problem, avx512) || suits_narrow_kernels(problem, avx512)));
+      (work >= kTinyFlopsOfFewChannels && dense && suits_few_channels_kernels(problem, avx512)) ||
+      (dense && suits_narrow_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }
 
