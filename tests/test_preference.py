@@ -67,6 +67,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 3, 14, 768, groups=768) == "simd"
     assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "simd"
     assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
+    assert served("convolution", 1, 64, 8) == "onednn"
+    assert served("convolution", 1, 28, 8) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
