@@ -42,8 +42,9 @@ bool has_depthwise_kernels(const Problem& p) {
 //   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
 //   to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
-//   1.1 to 1.25, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5 and k7 0.35 to 1.1,
-//   0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75 to 2.8;
+//   or from 56x56 on 1.05 to 1.3, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5
+//   and k7 0.35 to 1.1, 0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75
+//   to 2.8;
 // - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
@@ -66,7 +67,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     if (few_groups && (strides || avx512)) return true;
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
     if (data_bytes(p, Role::y) > kNearBytes) return false;
-    return avx512 ? !small && taps <= 25 : g.groups >= 256 && taps <= 9;
+    return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
   const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
