@@ -2,6 +2,12 @@
 // all of a row's taps, with the windows that meet them in registers; tap by tap it is loaded as
 // often as there are taps. What lies beyond a row's ends is not met: rows need no padding, and
 // their ends are no regions.
+//
+// Time of all taps over that of these (Zen 5; float32 with 8 lanes, with 16, bfloat16 with 8, with
+// 16). Channels last: 3x3 1.0 to 1.35, 1.1 to 1.3, 1.0 to 1.4, 1.2 to 1.4; 5x5 1.1 to 1.65, 1.5 to
+// 1.85, 1.1 to 1.3, 1.5 to 1.8; 7x7 1.0 to 2.1, 1.5 to 2, 1.25 to 1.7, 1.85 to 2.3; 3x3x3 0.9
+// to 1.4, 1.05 to 1.5, 1.35 to 1.55, 1.55 to 1.85. Channels first, transposed, 7x7 to 20x20:
+// 3x3 1.15 to 1.5, 5x5 1.3 to 2.5, 7x7 1.2 to 2.7.
 #include <algorithm>
 #include <numeric>
 

@@ -153,7 +153,7 @@ struct LaneSlides {
   int64_t a_step, b_step;
   int64_t before, windows;
   void* sums;
-  const int64_t* a_ahead;
+  const int64_t* a_ahead;  // as of LaneTaps
   int64_t a_ahead_count, b_ahead;
 };
 
