@@ -79,16 +79,6 @@ OVERLAPPING = (
 )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@every_target
-def test_windows_that_overlap_by_half(target: str, dtype: torch.dtype) -> None:
-    with torch_ops.backends.use("simd", target):
-        for layer in OVERLAPPING:
-            call = call_of("wgrad", *layer.operands(dtype), layer)
-            assert "overlapping windows" in call.kernel(), (layer, call.kernel())
-            assert torch.equal(call.run(), call.exact()), layer
-
-
 SLIDING = (
     # Every number of taps in a piece, and of rows; windows that begin and end beyond the row.
     *(
@@ -116,12 +106,19 @@ SLIDING = (
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("layers", "plan"),
+    [(OVERLAPPING, "overlapping windows"), (SLIDING, "sliding windows")],
+    ids=["overlap by half", "slide"],
+)
 @every_target
-def test_windows_that_slide(target: str, dtype: torch.dtype) -> None:
+def test_windows_that_share_positions(
+    target: str, layers: tuple[Layer, ...], plan: str, dtype: torch.dtype
+) -> None:
     with torch_ops.backends.use("simd", target):
-        for layer in SLIDING:
+        for layer in layers:
             call = call_of("wgrad", *layer.operands(dtype), layer)
-            assert "sliding windows" in call.kernel(), (layer, call.kernel())
+            assert plan in call.kernel(), (layer, call.kernel())
             assert torch.equal(call.run(), call.exact()), layer
 
 

@@ -26,6 +26,11 @@ bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
 }
 
+// Of problems in 2-D.
+bool one_tap(const Geometry& g) { return g.axes[1].k == 1 && g.axes[2].k == 1; }
+
+bool unit_strides(const Geometry& g) { return g.axes[1].stride == 1 && g.axes[2].stride == 1; }
+
 // 2-D depthwise problems of which oneDNN has kernels of their own: with dilations simd takes 0.03
 // to 0.4 times as long, 0.3 to 0.6 where one tensor has its channels first and the other last.
 bool has_depthwise_kernels(const Problem& p) {
@@ -56,7 +61,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;
-  const bool small = columns.y <= 16, strides = rows.stride > 1 || columns.stride > 1;
+  const bool small = columns.y <= 16, strides = !unit_strides(g);
   const bool few_groups = g.groups < 32;
   if (p.x.channel != 1)
     return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
@@ -126,8 +131,8 @@ bool suits_narrow_kernels(const Problem& p, bool avx512) {
   constexpr int64_t kLeastPixels = 4096;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (g.rank != 2 || !has_channels_last(p) || g.batch * g.axes[1].y * g.axes[2].y < kLeastPixels ||
-      !std::ranges::all_of(g.axes, [](const Axis& a) { return a.k == 1 && a.stride == 1; }))
+  if (g.rank != 2 || !one_tap(g) || !unit_strides(g) || !has_channels_last(p) ||
+      g.batch * g.axes[1].y * g.axes[2].y < kLeastPixels)
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
     return g.y_channels <= 128;
@@ -167,10 +172,6 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
 // What follows are the other dense problems in 2-D in float32 that oneDNN's kernels take in place
 // or nearly so, and that are as simple as its best kernels need. Times of simd over oneDNN, AVX2
 // kernels of both on Zen 4, two threads, where nothing else is said.
-
-bool one_tap(const Geometry& g) { return g.axes[1].k == 1 && g.axes[2].k == 1; }
-
-bool unit_strides(const Geometry& g) { return g.axes[1].stride == 1 && g.axes[2].stride == 1; }
 
 bool apart(const Geometry& g) {
   return g.axes[1].k <= g.axes[1].stride && g.axes[2].k <= g.axes[2].stride;
@@ -275,7 +276,7 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
     return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (rows.k > 7 || columns.k > 7) return false;
-  const bool small = columns.y <= 16, strides = rows.stride > 1 || columns.stride > 1;
+  const bool small = columns.y <= 16, strides = !unit_strides(g);
   const bool three = rows.k <= 3 && columns.k <= 3;
   return p.wanted != Role::w && (three || small) && (p.wanted == Role::y || !strides);
 }

@@ -82,7 +82,7 @@ class LaneSide {
 
   // Tap k of window u lies at position offset + (u - origin)*window + k*tap.
   const PerAxis<Strip>& strips() const { return packing_.strips; }
-  // Whether absent positions are zeros in memory. Otherwise they are not there, along no axis.
+  // Whether absent positions are zeros in memory. Otherwise they are not there.
   bool padded() const { return padded_; }
   bool in_place() const { return in_place_; }
   // Of what a view is of.
@@ -150,10 +150,11 @@ struct Region {
 int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const Region& region,
                    int64_t lines, int64_t* ahead);
 
-// f(region) for all windows; `whole`: axes along which every tap counts as present.
+// f(region) for all windows; `padded`: every tap is present, as it counts along the axes from
+// `first_whole` on anyway.
 template <class F>
-void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor,
-                     const PerAxis<bool>& whole, const BoxRange& windows, const F& f) {
+void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor, bool padded,
+                     const BoxRange& windows, const F& f, int first_whole = kBoxRank) {
   Region region{windows, {}, {}};
   region.taps[0] = 1;
   const auto cut = [&](int a, const auto& next) {
@@ -165,7 +166,7 @@ void for_each_region(const PerAxis<Sliding>& sliding, const Tensor& tensor,
       region.taps[a] = taps.end - taps.begin;
       next();
     };
-    if (whole[a])
+    if (padded || a >= first_whole)
       part(all, {0, sliding[a].taps});
     else
       for_each_edge(sliding[a], tensor.extent[a], all, part);

@@ -220,8 +220,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
       a_step[a] = phase.footings[a].window * view.stride[a];
       c_step[a] = phase.axes[a]->out_step * c_stride[a];
     }
-    const bool whole = side_.padded();
-    for_each_region(sliding, in_, {whole, whole, whole, whole}, windows, [&](const Region& region) {
+    for_each_region(sliding, in_, side_.padded(), windows, [&](const Region& region) {
       const int64_t along = region.along();
       row.pixels = region.windows.count[along];
       row.a_step = a_step[along];

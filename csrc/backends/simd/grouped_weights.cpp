@@ -201,7 +201,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
 }
 
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
-                                   int64_t boxes, bool overlapping, char* x_memory,
+                                   int64_t boxes, bool by_positions, char* x_memory,
                                    char* sums) const {
   char* const y_memory = x_memory + x_.memory_units() * unit();
   LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_units() * unit());
@@ -211,9 +211,9 @@ void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64
     const BoxRange box = grid_.box(index);
     const Side x = side(x_, operands.data.x, box, part, x_memory);
     const Side y = side(y_, operands.data.y, box, part, y_memory);
-    if (overlapping && slides_)
+    if (by_positions && slides_)
       add_sliding(x, y, box, lanes, rows, sums);
-    else if (overlapping)
+    else if (by_positions)
       add_overlapping(x, y, box, lanes, sums);
     else
       add_regions(x, y, box, lanes, rows, sums);
@@ -239,37 +239,35 @@ int64_t GroupedWeightsPlan::list_steps_ahead(const Side& x, const Side& y, const
 void GroupedWeightsPlan::add_regions(const Side& x, const Side& y, const BoxRange& box,
                                      const LaneParts::Range& lanes, LaneTapRow* rows,
                                      char* sums) const {
-  const bool whole = x_.padded();
-  for_each_region(
-      sliding_, x_tensor_, {whole, whole, whole, whole}, box, [&](const Region& region) {
-        const Taps taps = list_taps(x, region, rows);
-        if (taps.row_count == 0 || taps.row_taps == 0) return;
-        const int64_t along = region.along(), pixels = region.windows.count[along];
-        Run runs[kMinSteps];
-        LaneTaps call{};
-        call.runs = runs;
-        call.a_step = x.window[along];
-        call.b_step = y.window[along];
-        int64_t ahead[kMaxAhead];
-        call.a_ahead = ahead;
-        if (along == 3)
-          call.a_ahead_count = list_steps_ahead(x, y, region, rows[0], ahead, call.b_ahead);
-        const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
-        int64_t steps = 0;
-        const auto flush = [&] {
-          if (steps) add(x, y, taps, lanes, call, sums);
-          call.run_count = steps = 0;
-        };
-        region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
-          for (int64_t i = 0; i < pixels; i += max_piece) {
-            runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
-                                      std::min(max_piece, pixels - i)};
-            steps += runs[call.run_count - 1].steps;
-            if (steps >= std::min(kMinSteps, max_piece)) flush();
-          }
-        });
-        flush();
-      });
+  for_each_region(sliding_, x_tensor_, x_.padded(), box, [&](const Region& region) {
+    const Taps taps = list_taps(x, region, rows);
+    if (taps.row_count == 0 || taps.row_taps == 0) return;
+    const int64_t along = region.along(), pixels = region.windows.count[along];
+    Run runs[kMinSteps];
+    LaneTaps call{};
+    call.runs = runs;
+    call.a_step = x.window[along];
+    call.b_step = y.window[along];
+    int64_t ahead[kMaxAhead];
+    call.a_ahead = ahead;
+    if (along == 3)
+      call.a_ahead_count = list_steps_ahead(x, y, region, rows[0], ahead, call.b_ahead);
+    const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
+    int64_t steps = 0;
+    const auto flush = [&] {
+      if (steps) add(x, y, taps, lanes, call, sums);
+      call.run_count = steps = 0;
+    };
+    region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
+      for (int64_t i = 0; i < pixels; i += max_piece) {
+        runs[call.run_count++] = {x.at(u) + i * call.a_step, y.at(u) + i * call.b_step,
+                                  std::min(max_piece, pixels - i)};
+        steps += runs[call.run_count - 1].steps;
+        if (steps >= std::min(kMinSteps, max_piece)) flush();
+      }
+    });
+    flush();
+  });
 }
 
 // Writes a part's sums to the weights.
@@ -306,7 +304,7 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
 void GroupedWeightsPlan::run(const Operands& operands) const {
   // An infinity in x, multiplied by windows that are not there, would be NaN where it does not
   // belong.
-  const bool overlapping = slides_ || !columns_.empty();
+  const bool by_positions = slides_ || !columns_.empty();
   const int64_t boxes = grid_.boxes(), slice_parts = parts_.count();
   const int64_t parts = all_.slices * slice_parts;
   if (chunks_ == 1) {
@@ -314,8 +312,8 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
       const Operands here = operands_of_slice(all_, operands, i / slice_parts);
       char* const memory = local_scratch<char>(local_bytes_);
       char* const sums = memory + buffer_bytes_;
-      run_boxes(here, i % slice_parts, 0, boxes, overlapping, memory, sums);
-      if (overlapping && !all_finite(sums, part_sums_, problem_.dtype))
+      run_boxes(here, i % slice_parts, 0, boxes, by_positions, memory, sums);
+      if (by_positions && !all_finite(sums, part_sums_, problem_.dtype))
         run_boxes(here, i % slice_parts, 0, boxes, false, memory, sums);
       finish(here, i % slice_parts, sums);
     });
@@ -325,21 +323,21 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
   const auto sums_of = [&](int64_t part, int64_t chunk) {
     return all + (part * chunks_ + chunk) * part_sums_ * unit();
   };
-  const auto sum_all = [&](bool overlapping) {
+  const auto sum_all = [&](bool by_positions) {
     parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
       const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
       run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
-                std::min(boxes_per_chunk_, boxes - first), overlapping,
+                std::min(boxes_per_chunk_, boxes - first), by_positions,
                 local_scratch<char>(local_bytes_), sums_of(part, chunk));
     });
     add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
                [&](int64_t) { return part_sums_; });
     bool finite = true;
-    for (int64_t part = 0; overlapping && part < parts; ++part)
+    for (int64_t part = 0; by_positions && part < parts; ++part)
       finite &= all_finite(sums_of(part, 0), part_sums_, problem_.dtype);
     return finite;
   };
-  if (!sum_all(overlapping)) sum_all(false);
+  if (!sum_all(by_positions)) sum_all(false);
   parallel_for(problem_.threads, parts, [&](int64_t part) {
     finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts,
            sums_of(part, 0));

@@ -74,7 +74,7 @@ class GroupedWeightsPlan : public Plan {
                            const LaneParts::Range& lanes, LaneWindows call, int rows,
                            char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
-                 bool overlapping, char* memory, char* sums) const;
+                 bool by_positions, char* memory, char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }

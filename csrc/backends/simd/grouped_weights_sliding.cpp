@@ -99,8 +99,7 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
 void GroupedWeightsPlan::add_sliding(const Side& x, const Side& y, const BoxRange& box,
                                      const LaneParts::Range& lanes, LaneTapRow* rows,
                                      char* sums) const {
-  const bool whole = x_.padded();
-  for_each_region(sliding_, x_tensor_, {whole, whole, whole, true}, box, [&](const Region& region) {
+  const auto add_region = [&](const Region& region) {
     const Taps taps = list_taps(x, region, rows);
     if (taps.row_count == 0) return;
     SlidLine lines[kMinSteps];
@@ -128,7 +127,8 @@ void GroupedWeightsPlan::add_sliding(const Side& x, const Side& y, const BoxRang
       });
       flush();
     }
-  });
+  };
+  for_each_region(sliding_, x_tensor_, x_.padded(), box, add_region, 3);
 }
 
 }  // namespace convtbw::simd

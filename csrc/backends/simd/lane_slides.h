@@ -7,6 +7,7 @@
 
 #include "backends/simd/kernels.h"
 #include "backends/simd/lanes.h"
+#include "backends/simd/planes.h"
 #include "backends/simd/vector.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -36,10 +37,7 @@ template <class A, class B, int rows, int taps, class T = SumOf<B>>
 void lane_slides(const LaneSlides& call) {
   constexpr int n = kLanes<T>;
   SlidSums<T, rows, taps> tile;
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) tile.sums[r][t] = Vector<T>{};
+  clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
   for (const SlidLine *line = call.lines, *end = line + call.line_count; line != end; ++line) {
     const A* a[rows];
