@@ -153,18 +153,10 @@ class RowPacker {
               halves,
               packing_.pair_step * tensor_.stride[3]};
     if (packing_.pairing == Pairing::channels) {
-      call.columns = panel.channels / 2;
+      call.columns = units(panel);
       call.from_column *= 2;
       call.second = tensor_.channel;
-      const bool odd = panel.channels % 2;
-      if (odd) call.zeros = 0;
-      if (call.columns) copy_(call);
-      if (!odd) return;
-      call.from = from + (panel.channels - 1) * tensor_.channel * bytes_;
-      call.to = to + panel.channels / 2 * panel.channel * unit_;
-      call.columns = 1;
-      call.halves = Halves::first;
-      call.zeros = panel.zeros;
+      call.odd = panel.channels % 2;
     }
     copy_(call);
   }

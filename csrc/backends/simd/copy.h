@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/simd/kernels.h"
+#include "backends/simd/partial.h"
 #include "backends/simd/vector.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -19,7 +20,7 @@ struct Elements {
 
   CONVTBW_INLINE Elements at(int64_t offset) const { return {p + offset}; }
   CONVTBW_INLINE Vector<Unit> all() const { return load(p); }
-  CONVTBW_INLINE Vector<Unit> some(int64_t count) const { return gather(1, count); }
+  CONVTBW_INLINE Vector<Unit> some(int64_t count) const { return load_some(p, count); }
   CONVTBW_INLINE Vector<Unit> gather(int64_t stride, int64_t count) const {
     Element few[kLanes<Unit>] = {};
     for (int64_t i = 0; i < count; ++i) few[i] = p[i * stride];
@@ -37,12 +38,17 @@ struct SplitPairs {
   int64_t second;
 
   CONVTBW_INLINE SplitPairs at(int64_t offset) const { return {p + offset, second}; }
+  CONVTBW_INLINE SplitPairs<Halves::first> first_elements() const { return {p, second}; }
   CONVTBW_INLINE Words all() const {
     if constexpr (halves == Halves::first) return widen(&p->bits);
     if constexpr (halves == Halves::second) return widen(&p[second].bits) << 16;
     return widen(&p->bits) | widen(&p[second].bits) << 16;
   }
-  CONVTBW_INLINE Words some(int64_t count) const { return gather(1, count); }
+  CONVTBW_INLINE Words some(int64_t count) const {
+    if constexpr (halves == Halves::first) return widen_some(&p->bits, count);
+    if constexpr (halves == Halves::second) return widen_some(&p[second].bits, count) << 16;
+    return widen_some(&p->bits, count) | widen_some(&p[second].bits, count) << 16;
+  }
   CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};
     for (int64_t i = 0; i < count; ++i) {
@@ -63,7 +69,8 @@ struct AdjacentPairs {
 
   CONVTBW_INLINE AdjacentPairs at(int64_t offset) const { return {p + offset}; }
   CONVTBW_INLINE Words all() const { return *reinterpret_cast<const WordsOfShorts*>(p); }
-  CONVTBW_INLINE Words some(int64_t count) const { return gather(2, count); }
+  CONVTBW_INLINE Words some(int64_t count) const { return elements(2 * count); }
+  CONVTBW_INLINE Words elements(int64_t count) const { return load_some_pairs(&p->bits, count); }
   CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
     uint32_t few[kLanes<uint32_t>] = {};
     for (int64_t i = 0; i < count; ++i)
@@ -72,39 +79,35 @@ struct AdjacentPairs {
   }
 };
 
-CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+// Whether a copy's last column may be a pair that has no second element (Copy, odd).
+template <class From>
+constexpr bool kMayBeOdd =
+    std::is_same_v<From, AdjacentPairs> || std::is_same_v<From, SplitPairs<Halves::both>>;
 
-template <class To, class V>
-CONVTBW_INLINE void store_some(To* p, V v, int64_t count) {
-  To all[sizeof(V) / sizeof(v[0])];
-  store(all, v);
-  for (int64_t i = 0; i < count; ++i) p[i] = all[i];
-}
+CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <class To>
 CONVTBW_INLINE void clear(To* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = To{};
 }
 
-// Zeros in the lanes behind the first `count`.
-template <class V, int... lane>
-CONVTBW_INLINE V first_lanes(V v, int64_t count, std::integer_sequence<int, lane...>) {
-  using Mask = decltype(v == v);
-  const Mask first = Mask{lane...} < static_cast<int>(count);
-  return reinterpret_cast<V>(reinterpret_cast<Mask>(v) & first);
-}
-
 template <class From, class To>
 CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   constexpr int n = kLanes<typename From::Unit>;
+  const bool odd = kMayBeOdd<From> && c.odd;
   int64_t column = 0;
-  for (; column + n <= c.columns; column += n)
+  for (; column + n <= c.columns - odd; column += n)
     store(to + column, from.at(column * From::kElements).all());
   const int64_t rest = c.columns - column;
-  if (rest && column) {  // overlapping the vector before
+  if (rest && column && !odd) {  // overlapping the vector before
     store(to + c.columns - n, from.at((c.columns - n) * From::kElements).all());
   } else if (rest) {
-    const auto last = from.at(column * From::kElements).some(rest);
+    const From end = from.at(column * From::kElements);
+    Vector<typename From::Unit> last;
+    if constexpr (std::is_same_v<From, AdjacentPairs>)
+      last = end.elements(2 * rest - odd);
+    else
+      last = end.some(rest);
     if (rest + c.zeros >= n)
       store(to + column, last);
     else
@@ -128,20 +131,13 @@ template <class From, class To>
 void copy_rows(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
   To* to = static_cast<To*>(c.to);
-  if (c.columns == n && !c.zeros) {  // panels of one vector
+  if (c.columns == n && !c.zeros && !c.odd) {  // panels of one vector
     for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
       for (int64_t panel = 0; panel < c.panels; ++panel) {
         prefetch(c, from.at(panel * c.from_panel));
         store(to + panel * c.to_panel, from.at(panel * c.from_panel).all());
       }
     return;
-  }
-  if (c.columns < n && c.columns + c.zeros == n && c.panels == 1 &&
-      c.from_row >= n * From::kElements) {
-    // Less than a vector: up to the next row's end all of the source's memory may be read.
-    for (int64_t row = 1; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
-      store(to, first_lanes(from.all(), c.columns, std::make_integer_sequence<int, n>()));
-    return copy_row(c, from, to);
   }
   for (int64_t row = 0; row < c.rows; ++row, from = from.at(c.from_row), to += c.to_row)
     for (int64_t panel = 0; panel < c.panels; ++panel) {
@@ -159,8 +155,9 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   const int64_t rows = c.rows - row, columns = c.columns - column;
   const From block = from.at(row * From::kElements + column * c.from_column);
   To* const to = static_cast<To*>(c.to) + row * c.to_row + column;
+  const bool odd = kMayBeOdd<From> && c.odd;
   Vector<Unit> lines[n];
-  if (rows >= n && columns >= n) {
+  if (rows >= n && columns >= n + odd) {
 #pragma GCC unroll kUnroll
     for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
     transpose(lines);
@@ -170,11 +167,21 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   }
   // Less than a vector: up to the last column's end all of the source's memory may be read.
   const int64_t end = (columns - 1) * c.from_column + rows * From::kElements;
-  for (int j = 0; j < n; ++j)
-    lines[j] = j >= columns ? Vector<Unit>{}
-               : rows >= n || j * c.from_column + n * From::kElements <= end
-                   ? block.at(j * c.from_column).all()
-                   : block.at(j * c.from_column).some(rows);
+  const auto line = [&](const auto& column, bool whole) __attribute__((always_inline)) {
+    return whole ? column.all() : column.some(rows);
+  };
+  for (int j = 0; j < n; ++j) {
+    const From column = block.at(j * c.from_column);
+    const bool whole = rows >= n || j * c.from_column + n * From::kElements <= end;
+    lines[j] = Vector<Unit>{};
+    if constexpr (std::is_same_v<From, SplitPairs<Halves::both>>) {
+      if (odd && j == columns - 1) {
+        lines[j] = line(column.first_elements(), whole);
+        continue;
+      }
+    }
+    if (j < columns) lines[j] = line(column, whole);
+  }
   transpose(lines);
   for (int i = 0; i < n && i < rows; ++i) {
     // Lanes behind the last column are zero, or are overwritten with the next rows, or do not fit.
@@ -276,11 +283,23 @@ void copy_elements_of(const Copy& c) {
 void copy_pairs(const Copy& c) {
   const bfloat16* const from = static_cast<const bfloat16*>(c.from);
   const int64_t second = c.second;
+  const bool adjacent = second == 1 && c.halves == Halves::both;
+  if (c.odd && (c.to_column != 1 || (adjacent ? c.from_column != 2 : c.from_row != 1))) {
+    Copy pairs = c, last = c;
+    pairs.odd = last.odd = false;
+    pairs.zeros = 0;
+    if (--pairs.columns) copy_pairs(pairs);
+    last.from = from + pairs.columns * c.from_column;
+    last.to = static_cast<uint32_t*>(c.to) + pairs.columns * c.to_column;
+    last.columns = 1;
+    last.halves = Halves::first;
+    return copy_pairs(last);
+  }
   if (c.halves == Halves::first)
     copy<SplitPairs<Halves::first>, uint32_t>(c, {from, second});
   else if (c.halves == Halves::second)
     copy<SplitPairs<Halves::second>, uint32_t>(c, {from, second});
-  else if (second == 1 && (c.from_column == 2 || c.from_row == 2))
+  else if (adjacent && (c.from_column == 2 || c.from_row == 2))
     copy<AdjacentPairs, uint32_t>(c, {from});
   else
     copy<SplitPairs<Halves::both>, uint32_t>(c, {from, second});

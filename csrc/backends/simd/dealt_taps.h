@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "backends/simd/copy.h"
 #include "backends/simd/kernels.h"
+#include "backends/simd/partial.h"
 #include "backends/simd/planes.h"
 #include "backends/simd/vector.h"
 
@@ -26,13 +26,12 @@ struct DealtPixels {
 
   // Without those of the first lanes.
   CONVTBW_INLINE void clear(int64_t count) {
-    constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>();
     using Bits = decltype(halves[0] == halves[0]);
 #pragma GCC unroll kUnroll
     for (int h = 0; h < 2; ++h)
       halves[h] =
           reinterpret_cast<Vector<T>>(reinterpret_cast<Bits>(halves[h]) ^
-                                      reinterpret_cast<Bits>(first_lanes(halves[h], count, lanes)));
+                                      reinterpret_cast<Bits>(first_lanes(halves[h], count)));
   }
 
   // Against the windows that meet them: tap m meets the even or the odd ones, in turn.
@@ -78,7 +77,7 @@ void dealt_taps(const DealtTaps& call) {
       last.template add<odd>(b, i - before, sums);
     } else {
       const int64_t some = smaller(left, n);
-      DealtPixels<T> last(Elements<A>{a}.some(some), Elements<A>{a + some}.some(left - some));
+      DealtPixels<T> last(load_some(a, some), load_some(a + some, left - some));
       last.template add<odd>(b, i, sums);
     }
   }

@@ -339,6 +339,7 @@ struct Copy {
   // from which offsets count, the second lies.
   Halves halves = Halves::both;
   int64_t second = 0;
+  bool odd = false;  // the last column's pairs have no second element
 };
 
 using CopyFunction = void (*)(const Copy&);

@@ -10,8 +10,8 @@
 #include <array>
 #include <utility>
 
-#include "backends/simd/copy.h"
 #include "backends/simd/kernels.h"
+#include "backends/simd/partial.h"
 #include "backends/simd/vector.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -247,7 +247,7 @@ struct FirstLanes {
 
   template <class T>
   CONVTBW_INLINE Vector<T> operator()(const T* p) const {
-    return first_lanes(load(p), count, std::make_integer_sequence<int, kLanes<T>>());
+    return first_lanes(load(p), count);
   }
 };
 
@@ -334,7 +334,7 @@ void plane_copy(const PlaneCopy& call) {
     if (i)
       store(to + call.count - n, load(from + call.count - n));
     else
-      store_some(to, Elements<Element>{from}.some(call.count), call.count);
+      store_some(to, load_some(from, call.count), call.count);
   }
 }
 
@@ -361,10 +361,10 @@ void plane_deal(const PlaneCopy& call) {
       store(odd + first, every_second<1>(a, b, lanes));
     }
     for (; i < pairs; ++i) {
-      even[i] = Elements<Element>{from + 2 * i}.some(1)[0];
-      odd[i] = Elements<Element>{from + 2 * i + 1}.some(1)[0];
+      even[i] = load_some(from + 2 * i, 1)[0];
+      odd[i] = load_some(from + 2 * i + 1, 1)[0];
     }
-    if (call.count % 2) even[pairs] = Elements<Element>{from + 2 * pairs}.some(1)[0];
+    if (call.count % 2) even[pairs] = load_some(from + 2 * pairs, 1)[0];
     from += call.from_row;
     even += call.to_row;
     odd += call.to_row;
