@@ -41,10 +41,19 @@ BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRang
   const Loop& inner = all[kBoxRank];
   if (inner.bytes > kLine) return;
   stretch_ = static_cast<const char*>(data) + offset * bytes;
-  stretch_lines_ = (inner.count * inner.bytes + kLine - 1) / kLine;
+  int64_t stretch = (inner.count - 1) * inner.bytes + bytes;
+  // So do loops around it that leave no line out: pixels of few channels share lines.
+  int loops = kBoxRank;
+  for (; loops > 0; --loops) {
+    const Loop& outer = all[loops - 1];
+    if (outer.count > 1 && (outer.bytes < stretch || outer.bytes >= stretch + kLine)) break;
+    stretch += (outer.count - 1) * outer.bytes;
+  }
+  stretch_lines_ = ceil_div(stretch, kLine);
   left_ = stretch_lines_;
-  for (int a = 0; a < kBoxRank; ++a) {
-    loops_[a] = all[a];
+  loops_.fill({1, 0, 0});
+  for (int a = 0; a < loops; ++a) {
+    loops_[kBoxRank - loops + a] = all[a];
     left_ *= all[a].count;
   }
   step_lines_ = ceil_div(left_, std::max<int64_t>(steps, 1));

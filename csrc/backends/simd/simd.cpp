@@ -187,21 +187,11 @@ std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs)
   return neighbours && suits ? std::optional(simd::Lanes::channels) : std::nullopt;
 }
 
-// Whether pairs of bfloat16 are faster than float32. Of three channels that are summed one half of
-// a pair is zero, and every pixel is copied by itself: time of pairs over that of float32, two
-// threads of Zen 5, 3 to 32 and 64 channels, 3x3 to 7x7, channels last 1.2 to 2.6, first 1.0 to
-// 1.8, 3 to 128 0.9 to 0.95, to three channels' dgrad 1.0 to 2.3; 1 channel 1.0, 2 0.9, 4 1.0 to
-// 0.8, 5 0.95 to 1.3, 6 0.7, 7 0.9 to 1.1.
-bool suits_pairs(const Problem& p) {
-  if (p.wanted == Role::w) return true;
-  return (p.wanted == Role::y ? p.geometry.x_channels : p.geometry.y_channels) != 3;
-}
-
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                  const simd::InPlaceKernels& in_place_kernels) {
   const Geometry& g = p.geometry;
   const simd::Arithmetic& plain = p.dtype == Dtype::f64 ? *kernels.f64 : *kernels.f32;
-  const bool pairs = p.dtype == Dtype::bf16 && kernels.bf16_pairs && suits_pairs(p);
+  const bool pairs = p.dtype == Dtype::bf16 && kernels.bf16_pairs != nullptr;
   const simd::Arithmetic& chosen = pairs ? *kernels.bf16_pairs : plain;
   if (const std::optional<simd::Lanes> lanes = in_place(p, plain.lanes, chosen.pairs))
     return p.wanted == Role::w ? simd::in_place_weights_plan(p, plain, in_place_kernels, *lanes)
