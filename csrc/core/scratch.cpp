@@ -2,6 +2,10 @@
 
 #include <new>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace convtbw::detail {
 
 namespace {
@@ -19,6 +23,10 @@ class Block {
       data_ = ::operator new(bytes, std::align_val_t{64});
       size_ = bytes;
     }
+#ifdef __SANITIZE_ADDRESS__  // what was not asked for, although an earlier call left it
+    ASAN_POISON_MEMORY_REGION(data_, size_);
+    ASAN_UNPOISON_MEMORY_REGION(data_, bytes);
+#endif
     return data_;
   }
 

@@ -281,32 +281,41 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   return p.wanted != Role::w && (three || small) && (p.wanted == Role::y || !strides);
 }
 
-// Dense problems in bfloat16 on CPUs with its dot products. Times of simd over oneDNN, AVX-512
-// kernels of both, one thread of Zen 4, layers of ResNet, U-Nets and vocoders:
-// - one tap: channels last 1.05 to 1.55, channels first 0.9 to 1.03;
-// - wgrad 1.1 to 1.5; where windows do not overlap, channels first, 0.6 to 0.9;
-// - fprop 1.0 to 1.5; where windows do not overlap, in 3-D, channels first, 0.8;
-// - channels first, channels that fill no block of oneDNN's formats, such as 12 and 24, 0.35
-// to 1.05;
-// - dgrad with stride 1 1.0 to 1.15; with strides, channels last 0.93 to 1.15, channels first 0.75
-//   to 0.95 (into few channels 0.3).
+// Dense problems in bfloat16 on CPUs with its dot products, channels last. Times of simd over
+// oneDNN, AVX-512 kernels of both, two threads of Zen 5, 1100 random layers of 1-D to 3-D (channels
+// first, 1500 of them: wgrad 0.6 in the mean, fprop 0.75, dgrad 0.65, and 1.05 and more in 4, 17
+// and 10 % of the layers, without a pattern):
+// - one tap of stride 1: fprop and dgrad 1.1 to 3.8, wgrad from 16 channels on 0.8 to 1.5, mostly
+//   1.05 to 1.2;
+// - fprop from up to 47 channels, 1.35 in the mean, with few pixels or into up to 3 channels 0.6 to
+//   1.0; from more 0.9;
+// - dgrad from up to 23 channels and fewer than 49 taps, 1.3 to 1.6, of up to 6 taps 1.35, but with
+//   few pixels or into up to 3 channels 0.55 to 1.0; all others 0.75;
+// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, with few pixels 0.7; all others
+// 0.7.
 bool suits_bfloat16_kernels(const Problem& p) {
+  constexpr int64_t kFewPixels = 3400;
   const Geometry& g = p.geometry;
-  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1) return false;
-  const bool channels_last = has_channels_last(p);
-  if (!channels_last && (g.y_channels % 16 != 0 || (g.x_channels > 3 && g.x_channels % 8 != 0)))
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))
     return false;
-  const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
-  if (all([](const Axis& a) { return a.k == 1; })) return channels_last;
-  const bool apart = all([](const Axis& a) { return a.k <= a.stride; });
   // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
   // as long with 230; from 3 channels 0.75.
   constexpr int64_t kSmallSliceFlops = 50'000'000;
   if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
-  if (p.wanted == Role::w) return channels_last || !apart;
-  if (p.wanted == Role::y) return channels_last || !apart || g.rank < 3;
-  return std::min(g.x_channels, g.y_channels) >= 16 &&
-         (channels_last || all([](const Axis& a) { return a.stride == 1; }));
+  int64_t taps = 1, pixels = g.batch;
+  bool strides = false;
+  for (const Axis& axis : g.axes) {
+    taps *= axis.k;
+    pixels *= axis.y;
+    strides |= axis.stride > 1;
+  }
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const bool many_pixels = pixels >= kFewPixels;
+  if (p.wanted == Role::y)
+    return taps == 1 || (g.x_channels < 48 && g.y_channels >= 4 && many_pixels);
+  if (p.wanted == Role::x)
+    return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (g.y_channels < 24 && taps < 49));
+  return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
 }
 
 // Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.

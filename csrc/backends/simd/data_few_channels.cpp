@@ -208,7 +208,7 @@ void FewChannelsPlan::choose_sizes() {
   stage_pitch_ = whole_lines(stage_positions_ + lanes);
   stage_channel_ = channels_last_ ? 1 : stage_pitch_;
   stage_position_ = channels_last_ ? out_channels_ : 1;
-  stage_units_ = (out_channels_ + 1) * stage_pitch_;
+  stage_units_ = out_channels_ * stage_pitch_ + whole_lines(out_channels_);
 }
 
 void FewChannelsPlan::make_groups() {
@@ -343,7 +343,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   char* const buffer = local_scratch<char>((buffer_units_ + sums_units_ + stage_units_) * unit());
   char* const sums = buffer + buffer_units_ * unit();
   char* const stage = sums + sums_units_ * unit();
-  char* const starts = stage + (stage_units_ - stage_pitch_) * unit();  // one a channel
+  char* const starts = stage + out_channels_ * stage_pitch_ * unit();  // one a channel
   const bool fprop = problem_.wanted == Role::y;
   const char* const in = static_cast<const char*>(fprop ? operands.data.x : operands.data.y) +
                          group_index * in_channels_ * packing_.tensor.channel * bytes;

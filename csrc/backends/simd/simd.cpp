@@ -62,24 +62,25 @@ bool few_channels_a_group(const Geometry& g, int64_t lanes) {
 }
 
 // Whether lanes should be pixels, rather than the result's channels. Time of channels in lanes over
-// that of pixels, 64 channels to 4 to 21, 3x3 and transposed 4x4 of stride 2, two layouts (Zen 4):
-// with 8 lanes 1.2 to 2.1 for 4 to 7 channels, 0.9 to 1.1 for 8, 1.1 to 1.5 for 9 to 12, 1.2 for
-// 18, 0.85 to 1.05 for 21; with 16 lanes 1.1 to 3.6 for 4 to 12 channels, 1.0 to 1.1 for 14, 1.0
-// to 1.6 for 18 and 21.
+// that of pixels, 360 random layers, k2 to k16, two layouts, float32 and bfloat16 (Zen 5):
+// - 16 lanes, fewer than 12 channels 1.75 to 2.2 in the mean, 12 to 24 0.55 to 0.7 (of one axis,
+//   up to four taps, 1.1 to 1.2);
+// - 8 lanes, fewer than 8 channels 1.9, 8 to 24 0.65 to 0.7; but 9 to 12 and 17, 18 from at least 8
+//   times as many 1.15;
+// - pixels that are not neighbours share nothing: strides of fprop 0.35 to 0.8.
 bool few_channels(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   const Axis& last = g.axes.back();
   const bool fprop = p.wanted == Role::y;
   const int64_t channels = fprop ? g.y_channels : g.x_channels;
-  // Pixels that are not neighbours share nothing: 1 to 3 channels, k3 to k11 of stride 2, 8 and 16
-  // lanes, 0.1 to 0.4, channels last 0.25 to 0.9 (Zen 5).
+  const int64_t others = fprop ? g.x_channels : g.y_channels;
   if (fprop && last.stride > 1) return false;
   if (2 * channels < lanes) return true;
-  if (channels > 24) return false;
   const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
   const int64_t pixels = fprop ? last.x : last.y;
-  return (channels < std::min<int64_t>(lanes, 8) || 4 * channels <= 3 * padded(channels)) &&
-         pixels * padded(channels) >= channels * padded(pixels);
+  if (pixels * padded(channels) < channels * padded(pixels)) return false;
+  if (channels < (lanes > 8 ? 12 : 8)) return true;
+  return channels <= 24 && others >= 8 * channels && 4 * channels <= 3 * padded(channels);
 }
 
 // Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
