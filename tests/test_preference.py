@@ -85,6 +85,17 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     if torch.cpu._is_avx512_bf16_supported():
+        dense = {"dtype": torch.bfloat16}
+        assert served("convolution", 1, 56, 64, **dense) == "onednn"
+        assert served("convolution", 3, 56, 64, **dense) == "onednn"
+        assert served("convolution", 3, 14, 64, **dense) == "simd"  # few pixels
+        assert served("convolution", 3, 56, 64, **dense, data_format="NCX") == "simd"
+        assert served("convolution_backward_data", 3, 56, 64, **dense) == "onednn"
+        assert served("convolution_backward_data", 3, 56, 64, **dense, stride=2) == "simd"
+        assert served("convolution_backward_data", 3, 56, 3, **dense) == "simd"
+        assert served("convolution_backward_weights", 1, 56, 64, **dense) == "onednn"
+        assert served("convolution_backward_weights", 3, 56, 64, **dense) == "simd"
+        assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"
         depthwise = {"groups": 96, "dtype": torch.bfloat16}
         assert served("convolution", 3, 56, 96, **depthwise) == "onednn"
         assert served("convolution", 5, 56, 96, **depthwise) == "simd"

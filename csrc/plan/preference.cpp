@@ -287,14 +287,15 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
 // and 10 % of the layers, without a pattern):
 // - one tap of stride 1: fprop and dgrad 1.1 to 3.8, wgrad from 16 channels on 0.8 to 1.5, mostly
 //   1.05 to 1.2;
-// - fprop from up to 47 channels, 1.35 in the mean, with few pixels or into up to 3 channels 0.6 to
-//   1.0; from more 0.9;
-// - dgrad from up to 23 channels and fewer than 49 taps, 1.3 to 1.6, of up to 6 taps 1.35, but with
-//   few pixels or into up to 3 channels 0.55 to 1.0; all others 0.75;
+// - fprop of 3400 pixels and more from up to 47 channels 1.35 in the mean, of 1000 and more from
+// any
+//   into multiples of 16 1.1; of fewer pixels, or into up to 3 channels, 0.6 to 1.0;
+// - dgrad from up to 23 channels and fewer than 49 taps 1.3 to 1.6; of 3400 pixels and more, up to
+// 6
+//   taps, 1.35; of 1000 and more with stride 1 1.1; into up to 3 channels 0.55; all others 0.75;
 // - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, with few pixels 0.7; all others
 // 0.7.
 bool suits_bfloat16_kernels(const Problem& p) {
-  constexpr int64_t kFewPixels = 3400;
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))
     return false;
@@ -310,11 +311,13 @@ bool suits_bfloat16_kernels(const Problem& p) {
     strides |= axis.stride > 1;
   }
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  const bool many_pixels = pixels >= kFewPixels;
+  const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
   if (p.wanted == Role::y)
-    return taps == 1 || (g.x_channels < 48 && g.y_channels >= 4 && many_pixels);
+    return taps == 1 || (g.y_channels >= 4 && ((many_pixels && g.x_channels < 48) ||
+                                               (some_pixels && g.y_channels % 16 == 0)));
   if (p.wanted == Role::x)
-    return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (g.y_channels < 24 && taps < 49));
+    return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
+                                 (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
   return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
 }
 
