@@ -80,6 +80,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
     assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
+    assert served("convolution_backward_weights", 2, 224, 4, stride=2) == "onednn"
+    assert served("convolution_backward_weights", 2, 56, 32, stride=2) == "simd"
     assert served("convolution", 1, 56, 64, stride=2, data_format="NCX") == "onednn"
     assert served("convolution", 1, 1000, 64, stride=2, axes=1) == "onednn"
     assert served("convolution_backward_data", 1, 56, 64, stride=2) == "simd"

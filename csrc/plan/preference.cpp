@@ -177,6 +177,21 @@ bool apart(const Geometry& g) {
   return g.axes[1].k <= g.axes[1].stride && g.axes[2].k <= g.axes[2].stride;
 }
 
+// Windows that do not overlap, 1-D and 2-D in float32, channels last, of few channels. Times of
+// simd over oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5:
+// - dgrad, up to 16 channels of y, into 6 to 64: k4 in 1-D 0.9 to 3, 1.3 to 6; 2x2 1.0 to 1.7, 1.0
+//   to 2.7; 3x3 0.9 to 1.5, 0.95 to 2; 4x4 0.6 to 1.2; into 4, from up to 4, 1.3 to 4 but 3x3 0.7
+//   to 1.2; into 192 0.9 to 1.5;
+// - wgrad, up to 4 taps, 4 channels of x and up to 16 of y 0.9 to 3, 1.2 to 3; 12 of x 1.0 to 2.2
+//   with up to 2 of y, else 0.5 to 1.4; more taps or channels 0.3 to 1.2.
+bool suits_apart_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const int64_t taps = g.axes[1].k * g.axes[2].k, x = g.x_channels, y = g.y_channels;
+  if (g.rank > 2 || !apart(g) || one_tap(g) || !has_channels_last(p)) return false;
+  if (p.wanted == Role::x) return x < 6 ? taps <= 4 && y <= 4 : x <= 128 && taps <= 9 && y <= 16;
+  return p.wanted == Role::w && taps <= 4 && (x <= 6 ? y <= 16 : x <= 16 && y <= 2);
+}
+
 // One tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05 to
 // 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels 0.7 to
 // 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x 0.8
@@ -212,15 +227,10 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
 //   0.85 to 1.1);
-// - windows that do not overlap, channels last, Zen 5, 6 to 16 channels on both sides, k2 and k3
-//   0.95 to 1.6 (AVX-512 kernels 1.02 to 1.8), 3 and more than 16 channels or larger kernels mostly
-//   0.4 to 1.0.
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (has_channels_last(p) && apart(g) && !one_tap(g))
-    return few >= 6 && more <= 16 && rows.k * columns.k <= 9;
+  const int64_t few = std::min(g.x_channels, g.y_channels);
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
   if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
   if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= 256;
@@ -366,7 +376,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
                               (dense && suits_dense_kernels(problem, avx512)) ||
                               (avx512 && (suits_bfloat16_kernels(problem) ||
                                           suits_bfloat16_depthwise_kernels(problem))))) ||
-      (work >= kTinyFlopsOfFewChannels && dense && suits_few_channels_kernels(problem, avx512)) ||
+      (work >= kTinyFlopsOfFewChannels && dense &&
+       (suits_few_channels_kernels(problem, avx512) || suits_apart_kernels(problem))) ||
       (dense && suits_narrow_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }
