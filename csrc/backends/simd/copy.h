@@ -85,8 +85,6 @@ template <class From>
 constexpr bool kMayBeOdd =
     std::is_same_v<From, AdjacentPairs> || std::is_same_v<From, SplitPairs<Halves::both>>;
 
-CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 template <class To>
 CONVTBW_INLINE void clear(To* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = To{};

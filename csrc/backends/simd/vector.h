@@ -53,6 +53,8 @@ constexpr int kLanes = kBytes / sizeof(T);
 
 #define CONVTBW_INLINE __attribute__((always_inline)) inline
 
+CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // GCC 12 widens by halves, in 5 instructions instead of 1.
 CONVTBW_INLINE Words widen(const uint16_t* p) {
 #if defined(__AVX512F__)
