@@ -26,7 +26,7 @@ bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
 }
 
-// Of problems in 2-D.
+// Of problems in 1-D and 2-D.
 bool one_tap(const Geometry& g) { return g.axes[1].k == 1 && g.axes[2].k == 1; }
 
 bool unit_strides(const Geometry& g) { return g.axes[1].stride == 1 && g.axes[2].stride == 1; }
@@ -226,7 +226,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
 //   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
-//   0.85 to 1.1);
+//   0.85 to 1.1).
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
@@ -237,7 +237,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
 
-// - One tap, channels last: 1.3 (with strides 0.5 to 0.8, more taps 0.3 to 0.8);
+// - One tap, channels last: 1.3 (more taps 0.3 to 0.8);
 // - 4 to 8 channels on both sides, channels last, k3 to k5, Zen 5: up to 80x80 1.05 to 2.7, 128x128
 //   0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2.
 bool suits_wgrad_kernels(const Problem& p, bool avx512) {
@@ -246,7 +246,7 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (!has_channels_last(p)) return false;
   if (one_tap(g))
-    return unit_strides(g) && !few_beside(p, g.y_channels, g.x_channels) &&
+    return !few_beside(p, g.y_channels, g.x_channels) &&
            (avx512 || !few_beside(p, g.x_channels, g.y_channels));
   return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
          rows.dilation == 1 && columns.dilation == 1;
@@ -263,15 +263,16 @@ bool suits_image_kernels(const Problem& p, bool avx512) {
   }
 }
 
-// One tap with strides in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both, two
-// threads of Zen 5: fprop in 1-D 1.0 to 2.2; in 2-D, channels last, 0.95 to 1.4, channels first,
-// from up to 160 channels into no more, 1.05 to 1.4 (into more, or from more, 0.6 to 1.05); in 3-D
-// 0.4 to 1.2; dgrad in 1-D, channels last, into no more channels, 1.03 to 1.8; all else 0.3 to 1.1.
+// One tap with strides in 1-D and 2-D in float32. Times of simd over oneDNN, AVX2 and AVX-512
+// kernels of both, two threads of Zen 5: fprop in 1-D 1.0 to 2.2; in 2-D, channels last, 0.95
+// to 1.4, channels first, from up to 160 channels into no more, 1.05 to 1.4 (into more, or from
+// more, 0.6 to 1.05); dgrad in 1-D, channels last, into no more channels, 1.03 to 1.8; all else 0.3
+// to 1.1 (fprop in 3-D 0.4 to 1.2).
 bool suits_strided_tap_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (p.wanted == Role::x) return g.rank == 1 && channels_last && g.x_channels <= g.y_channels;
-  return p.wanted == Role::y && g.rank < 3 &&
+  return p.wanted == Role::y &&
          (g.rank == 1 || channels_last || (g.x_channels <= 160 && g.y_channels <= g.x_channels));
 }
 
@@ -289,9 +290,7 @@ bool outweighs_winograd(const Problem& p) {
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   if (suits_winograd(p)) return avx512 && outweighs_winograd(p);
-  const auto all = [&](const auto& f) { return std::ranges::all_of(p.geometry.axes, f); };
-  if (all([](const Axis& a) { return a.k == 1; }) &&
-      !all([](const Axis& a) { return a.stride == 1; }))
+  if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
   if (p.geometry.rank == 1) return suits_sequence_kernels(p, avx512);
   return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
@@ -323,16 +322,13 @@ bool suits_bfloat16_depthwise_kernels(const Problem& p) {
 // oneDNN, AVX-512 kernels of both, two threads of Zen 5, 1100 random layers of 1-D to 3-D (channels
 // first, 1500 of them: wgrad 0.6 in the mean, fprop 0.75, dgrad 0.65, and 1.05 and more in 4, 17
 // and 10 % of the layers, without a pattern):
-// - one tap of stride 1: fprop and dgrad 1.1 to 3.8, wgrad from 16 channels on 0.8 to 1.5, mostly
-//   1.05 to 1.2;
-// - fprop of 3400 pixels and more from up to 47 channels 1.35 in the mean, of 1000 and more from
-// any
-//   into multiples of 16 1.1; of fewer pixels, or into up to 3 channels, 0.6 to 1.0;
-// - dgrad from up to 23 channels and fewer than 49 taps 1.3 to 1.6; of 3400 pixels and more, up to
-// 6
-//   taps, 1.35; of 1000 and more with stride 1 1.1; into up to 3 channels 0.55; all others 0.75;
-// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, with few pixels 0.7; all others
-// 0.7.
+// - one tap: fprop 1.1 to 3.8, wgrad with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to
+//   1.2;
+// - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
+//   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0;
+// - dgrad from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and more, up to
+//   6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all others 0.75;
+// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7.
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))

@@ -80,10 +80,12 @@ struct AdjacentPairs {
   }
 };
 
-// Whether a copy's last column may be a pair that has no second element (Copy, odd).
+// The two whose last column may have no second elements (Copy, odd): what copies rows reads the
+// former, what transposes the latter (copy_pairs).
 template <class From>
-constexpr bool kMayBeOdd =
-    std::is_same_v<From, AdjacentPairs> || std::is_same_v<From, SplitPairs<Halves::both>>;
+constexpr bool kAdjacent = std::is_same_v<From, AdjacentPairs>;
+template <class From>
+constexpr bool kSplit = std::is_same_v<From, SplitPairs<Halves::both>>;
 
 template <class To>
 CONVTBW_INLINE void clear(To* p, int64_t count) {
@@ -93,7 +95,7 @@ CONVTBW_INLINE void clear(To* p, int64_t count) {
 template <class From, class To>
 CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   constexpr int n = kLanes<typename From::Unit>;
-  const bool odd = kMayBeOdd<From> && c.odd;
+  const bool odd = kAdjacent<From> && c.odd;
   int64_t column = 0;
   for (; column + n <= c.columns - odd; column += n)
     store(to + column, from.at(column * From::kElements).all());
@@ -103,7 +105,7 @@ CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   } else if (rest) {
     const From end = from.at(column * From::kElements);
     Vector<typename From::Unit> last;
-    if constexpr (std::is_same_v<From, AdjacentPairs>)
+    if constexpr (kAdjacent<From>)
       last = end.elements(2 * rest - odd);
     else
       last = end.some(rest);
@@ -131,7 +133,7 @@ void copy_rows(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
   To* to = static_cast<To*>(c.to);
   int64_t row = 0;
-  if constexpr (std::is_same_v<From, AdjacentPairs>) {
+  if constexpr (kAdjacent<From>) {
     row = copy_odd_pairs(c, from.p);
     from = from.at(row * c.from_row);
     to += row * c.to_row;
@@ -159,7 +161,7 @@ CONVTBW_INLINE auto column_of(const Copy& c, From block, int64_t j, bool last, b
   const auto read = [&](const auto& from) __attribute__((always_inline)) {
     return whole ? from.all() : from.some(rows);
   };
-  if constexpr (std::is_same_v<From, SplitPairs<Halves::both>>)
+  if constexpr (kSplit<From>)
     if (c.odd && last) return read(column.first_elements());
   return read(column);
 }
@@ -173,7 +175,7 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   const int64_t rows = c.rows - row, columns = c.columns - column;
   const From block = from.at(row * From::kElements + column * c.from_column);
   To* const to = static_cast<To*>(c.to) + row * c.to_row + column;
-  const bool odd = kMayBeOdd<From> && c.odd;
+  const bool odd = kSplit<From> && c.odd;
   Vector<Unit> lines[n];
   if (rows >= n && columns >= n + odd) {
 #pragma GCC unroll kUnroll
@@ -218,9 +220,9 @@ CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
     return shuffle<place>(before, lines[column]);
   };
   V result = lines[0];
-  if constexpr (columns > 1) result = with.template operator()<1>(result);
-  if constexpr (columns > 2) result = with.template operator()<2>(result);
-  if constexpr (columns > 3) result = with.template operator()<3>(result);
+  [&]<int... before>(std::integer_sequence<int, before...>) __attribute__((always_inline)) {
+    ((result = with.template operator()<before + 1>(result)), ...);
+  }(std::make_integer_sequence<int, columns - 1>());
   return result;
 }
 
@@ -236,10 +238,9 @@ void copy_in_turn(const Copy& c, From from) {
     for (int j = 0; j < columns; ++j)
       lines[j] = column_of(c, from.at(row * From::kElements), j, j == columns - 1, true, n);
     To* const to = static_cast<To*>(c.to) + row * columns;
-    store(to, elements_in_turn<0>(lines));
-    if constexpr (columns > 1) store(to + n, elements_in_turn<1>(lines));
-    if constexpr (columns > 2) store(to + 2 * n, elements_in_turn<2>(lines));
-    if constexpr (columns > 3) store(to + 3 * n, elements_in_turn<3>(lines));
+    [&]<int... part>(std::integer_sequence<int, part...>) __attribute__((always_inline)) {
+      (store(to + part * n, elements_in_turn<part>(lines)), ...);
+    }(std::make_integer_sequence<int, columns>());
   }
 }
 

@@ -2,6 +2,7 @@
 // written. Included by kernels.cpp alone.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,14 @@ CONVTBW_INLINE V first_lanes(V v, int64_t count, std::integer_sequence<int, lane
 template <class V>
 CONVTBW_INLINE V first_lanes(V v, int64_t count) {
   return first_lanes(v, count, std::make_integer_sequence<int, sizeof(V) / sizeof(v[0])>());
+}
+
+// Zeros behind the first `count` elements.
+template <int n, class T>
+CONVTBW_INLINE std::array<T, n> padded(const T* p, int64_t count) {
+  std::array<T, n> all{};
+  for (int64_t i = 0; i < count; ++i) all[i] = p[i];
+  return all;
 }
 
 // ---- loads: zeros in the lanes behind the first `count`, from none to all ----------------------
@@ -87,14 +96,10 @@ CONVTBW_INLINE Floats load_some(const float16* p, int64_t count) {
 
 template <class T>
 CONVTBW_INLINE auto load_some(const T* p, int64_t count) {
-  T some[kBytes / (sizeof(T) == 8 ? 8 : 4)] = {};
-  for (int64_t i = 0; i < count; ++i) some[i] = p[i];
-  return load(some);
+  return load(padded<kBytes / (sizeof(T) == 8 ? 8 : 4)>(p, count).data());
 }
 CONVTBW_INLINE Words widen_some(const uint16_t* p, int64_t count) {
-  uint16_t some[kLanes<uint32_t>] = {};
-  for (int64_t i = 0; i < count; ++i) some[i] = p[i];
-  return widen(some);
+  return widen(padded<kLanes<uint32_t> >(p, count).data());
 }
 
 #endif
@@ -113,9 +118,7 @@ CONVTBW_INLINE Words load_some_pairs(const uint16_t* p, int64_t count) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Words>(_mm512_maskz_loadu_epi16(first_bits(count), p));
 #else
-  uint16_t some[2 * kLanes<uint32_t>] = {};
-  for (int64_t i = 0; i < count; ++i) some[i] = p[i];
-  return *reinterpret_cast<const WordsOfShorts*>(some);
+  return *reinterpret_cast<const WordsOfShorts*>(padded<2 * kLanes<uint32_t> >(p, count).data());
 #endif
 }
 
