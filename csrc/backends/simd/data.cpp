@@ -125,7 +125,6 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       taps_contiguous_(w_in_ != 1 && w_out_ != 1),
-      blocks_(lane_blocks(out_channels_, arithmetic.lanes, false)),
       axes_(phased_axes(problem)),
       packing_{&arithmetic,
                fprop_ ? x_tensor(problem) : y_tensor(problem),
@@ -183,7 +182,11 @@ void DataPlan::choose_sizes() {
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
   // Lanes of the stage: all, or so many that enough windows fit.
-  const int64_t width = 2 * arithmetic_.lanes;
+  int64_t all_pixels = 1;
+  for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
+  const int vectors = best_vectors(arithmetic_, all_pixels);
+  const int64_t width = vectors * arithmetic_.lanes;
+  blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
   const int64_t part_lanes = std::min(
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
@@ -209,8 +212,6 @@ void DataPlan::choose_sizes() {
   };
   int64_t limit = kPixels;
   grow(limit);
-  int64_t all_pixels = 1;
-  for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
   while (pixels(size) < std::min(kFewPixels, all_pixels) &&
          (channels > 64 || buffer_bytes < kMostBufferBytes)) {
     if (channels > 64)
@@ -507,7 +508,7 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
     if (!windows.empty())
       tiles += part.blocks *
                ceil_div(windows.count[0] * windows.count[1] * windows.count[2] * windows.count[3],
-                        arithmetic_.tiles.max_rows[2]);
+                        arithmetic_.tiles.max_rows[blocks_.front().vectors]);
   }
   for (const Chunk& chunk : chunks_) {
     const Panel panel{

@@ -7,6 +7,7 @@
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/folded_runs.h"
+#include "backends/simd/lane_blocks.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -21,8 +22,6 @@ class PointwisePlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  static constexpr int kVectors = 2;  // of a tile: the best one
-
   // Result channels of one group that are computed together, as panels of a tile's rows.
   struct Part {
     int64_t group, first_panel, panels;
@@ -34,7 +33,7 @@ class PointwisePlan : public Plan {
   void run_box(const Operands& operands, const Part& part, int64_t box, const char* packed) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t width() const { return int64_t{kVectors} * arithmetic_.lanes; }
+  int64_t width() const { return int64_t{vectors_} * arithmetic_.lanes; }
   int64_t first_row(int64_t panel) const { return out_channels_ * panel / panels_; }
   int64_t stage_pitch() const { return grid_.size[3] + 16; }  // no power of two
   int64_t stage_units() const { return staged_ ? most_rows_ * stage_pitch() : 0; }
@@ -46,6 +45,7 @@ class PointwisePlan : public Plan {
   const int64_t in_channels_, out_channels_;
   const int64_t w_in_, w_out_;  // strides of the weights
   const bool staged_;
+  const int vectors_;        // of a tile
   const int64_t panels_;     // of a group
   const int64_t most_rows_;  // of a panel
   // Of a sum. Tiles start with one sum a lane, not a row: the bias is a step of its own, the first,
@@ -55,7 +55,7 @@ class PointwisePlan : public Plan {
   BoxGrid grid_;
   std::vector<Part> parts_;
   int64_t parts_per_pass_, part_units_;
-  FoldedRuns runs_[kVectors + 1][kMaxRows + 1];  // by vectors, by rows
+  FoldedRuns runs_[kMaxVectors + 1][kMaxRows + 1];  // by vectors, by rows
 };
 
 PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmetic)
@@ -68,13 +68,14 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       staged_(problem.dtype == Dtype::bf16 || problem.dtype == Dtype::f16),
-      panels_(ceil_div(out_channels_, arithmetic.tiles.max_rows[kVectors])),
+      vectors_(best_vectors(arithmetic, out_channels_)),
+      panels_(ceil_div(out_channels_, arithmetic.tiles.max_rows[vectors_])),
       most_rows_(ceil_div(out_channels_, panels_)),
       steps_((arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_) + problem.bias),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}} {
   packing_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
   choose_sizes();
-  for (int vectors = 1; vectors <= kVectors; ++vectors)
+  for (int vectors = 1; vectors <= vectors_; ++vectors)
     for (const int64_t rows : {out_channels_ / panels_, most_rows_}) {
       FoldedRuns& runs = runs_[vectors][rows];
       runs = FoldedRuns();

@@ -132,7 +132,7 @@ class WinogradPlan : public Plan {
   const Tensor out_;
   const int64_t in_channels_, out_channels_;
   const int64_t w_in_, w_out_;  // strides of the weights
-  const std::vector<LaneBlock> blocks_;
+  std::vector<LaneBlock> blocks_;
   const PerAxis<PhasedAxis> axes_;
   PerAxis<int64_t> per_tile_{1, 1, 1, 1};  // windows of a tile
   PerAxis<bool> summed_{};                 // an axis' phases yield the same results
@@ -164,7 +164,6 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
       out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
-      blocks_(lane_blocks(out_channels_, arithmetic.lanes, false)),
       axes_(tiled_axes(problem)),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}},
       taps_contiguous_(w_in_ != 1 && w_out_ != 1),
@@ -208,8 +207,6 @@ void WinogradPlan::choose_sizes() {
   constexpr int64_t kTiles = 48, kFewTiles = 12;
   constexpr int64_t kPackedBytes = 4 << 20;
   constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
-  const int64_t width = 2 * arithmetic_.lanes;
-
   PerAxis<std::vector<Sliding>> ways;
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = ceil_div(axes_[a].windows, per_tile_[a]);
@@ -239,7 +236,8 @@ void WinogradPlan::choose_sizes() {
         int64_t buffer = in_channels_;
         for (int b = 0; b < kBoxRank; ++b) buffer *= strip_of(b).length;
         if (tiles() > limit || 4 * buffer > kBufferBytes ||
-            4 * positions() * std::min(out_channels_, 2 * width) > kStageBytes) {
+            4 * positions() * std::min<int64_t>(out_channels_, 4 * arithmetic_.lanes) >
+                kStageBytes) {
           size = before;
           break;
         }
@@ -269,6 +267,9 @@ void WinogradPlan::choose_sizes() {
   }
   packing_.strips = strips_;
   list_ = tiles();
+  const int vectors = best_vectors(arithmetic_, list_);
+  const int64_t width = vectors * arithmetic_.lanes;
+  blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
   // Chunks of whole vectors, but for the last one.
   const int64_t most = std::max<int64_t>(
       kFrequencyBytes / (4 * channel_units()) / arithmetic_.lanes * arithmetic_.lanes,
@@ -474,7 +475,7 @@ bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, con
   // time, channels last 1.0 (Zen 5, 8 lanes).
   const int64_t calls = std::ssize(phases_) * std::ssize(chunks_) * part.blocks * kFrequencies *
                         ceil_div(box.count[0] * box.count[1] * box.count[2] * box.count[3],
-                                 arithmetic_.tiles.max_rows[2]);
+                                 arithmetic_.tiles.max_rows[blocks_.front().vectors]);
   BoxPrefetch prefetch(packing_, in, next, 0, in_channels_, calls);
   bool finite = true;
   for (size_t i2 = 0; i2 < (summed_[2] ? 1 : axes_[2].phases.size()); ++i2)

@@ -39,6 +39,21 @@ struct Bfloat16Pairs {
   }
 };
 
+// Operands come from the second-level cache, b for every tile, and Intel's prefetchers do not keep
+// up with two streams: asked for so many bytes ahead, 8 and 16 lanes run at 0.97 of the full rate
+// instead of 0.7 (a: 16 pixels of 512 steps; gathered rows 1.05 to 1.3 times as fast; Ice Lake). A
+// constant, for another offset would take a register of the loop's; many steps divide it.
+constexpr int64_t kAheadBytes = 1536;
+
+template <int bytes>
+CONVTBW_INLINE void fetch_ahead(const void* p) {
+  if constexpr (bytes >= 64) {
+#pragma GCC unroll kUnroll
+    for (int64_t at = 0; at < bytes; at += 64)
+      __builtin_prefetch(static_cast<const char*>(p) + kAheadBytes + at);
+  }
+}
+
 template <class A, int rows, int vectors>
 struct Accumulators {
   using Sum = typename A::Sum;
@@ -136,6 +151,7 @@ void gathered_tile(const TileCall& call) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
     for (int64_t k = run->steps; k > 0; --k) {
+      fetch_ahead<vectors * kBytes>(b);
       tile.step(a, b, [&](int i) { return offsets[i]; });
       ++a;
       b += vectors * kLanes<Sum>;
@@ -161,6 +177,8 @@ void adjacent_tile(const TileCall& call) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
     for (int64_t k = run->steps; k > 0; --k) {
+      fetch_ahead<64>(a);
+      fetch_ahead<vectors * kBytes>(b);
       tile.step(a, b, [](int i) { return i; });
       a += a_step;
       b += b_step;

@@ -83,7 +83,7 @@ void WeightsPlan::choose_roles() {
     panels_.push_back({c, channels, joined_rows() ? channels * taps : channels});
     max_panel_ = std::max(max_panel_, panels_.back().rows);
   }
-  blocks_ = lane_blocks(lane_channels, arithmetic_.lanes, max_panel_ < 4);
+  blocks_ = lane_blocks(lane_channels, arithmetic_.lanes, best_vectors(arithmetic_, max_panel_));
 }
 
 int64_t WeightsPlan::block_units(const Part& part, const LaneBlock& block) const {
@@ -105,7 +105,7 @@ void WeightsPlan::choose_sizes() {
   // Parts: halve the longer side until the sums are small.
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
   const int64_t panels = static_cast<int64_t>(panels_.size());
-  const int64_t block_lanes = 2 * arithmetic_.lanes;
+  const int64_t block_lanes = best_vectors(arithmetic_, max_panel_) * arithmetic_.lanes;
   int64_t part_blocks = blocks, part_panels = panels;
   const auto part_bytes = [&] {
     return part_blocks * block_lanes * part_panels * std::max(pitch_, max_panel_) * row_taps_ *

@@ -99,7 +99,8 @@ WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmeti
       arithmetic_(arithmetic),
       x_(x_tensor(problem_)),
       y_(y_tensor(problem_)),
-      blocks_(lane_blocks(problem.geometry.y_channels, arithmetic.lanes, false)),
+      blocks_(lane_blocks(problem.geometry.y_channels, arithmetic.lanes,
+                          best_vectors(arithmetic, problem.geometry.x_channels))),
       x_packing_{&arithmetic, x_, {}},
       y_packing_{&arithmetic, y_, {}},
       direct_(weights_plan(problem, arithmetic)) {
@@ -125,7 +126,7 @@ void WinogradWeightsPlan::choose_sizes() {
   constexpr int64_t kTiles = 64;
   constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
   const Geometry& g = problem_.geometry;
-  const int64_t width = 2 * arithmetic_.lanes;
+  const int64_t width = best_vectors(arithmetic_, g.x_channels) * arithmetic_.lanes;
 
   // Parts: halve the longer side until the sums are small. No part has less than a vector of x.
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
@@ -318,9 +319,9 @@ void WinogradWeightsPlan::run_boxes(const Operands& operands, const Part& part, 
     // the time, channels last 0.97 (Zen 5, 8 lanes).
     BoxPrefetch next_x, next_y;
     if (index + 1 < end) {
-      const int64_t calls = axis(1).dilation * axis(2).dilation * phases() * axis(0).k *
-                            kFrequencies * part.blocks *
-                            ceil_div(part.x_channels, arithmetic_.tiles.max_rows[2]);
+      const int64_t calls =
+          axis(1).dilation * axis(2).dilation * phases() * axis(0).k * kFrequencies * part.blocks *
+          ceil_div(part.x_channels, arithmetic_.tiles.max_rows[blocks_.front().vectors]);
       next_x = {x_packing_, x, grid_.box(index + 1), part.x_channel, part.x_channels, calls};
       next_y = {y_packing_, y, grid_.box(index + 1), part.lane, live, calls};
     }
