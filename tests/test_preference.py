@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -85,10 +87,16 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 56, 64, stride=2, data_format="NCX") == "onednn"
     assert served("convolution", 1, 1000, 64, stride=2, axes=1) == "onednn"
     assert served("convolution_backward_data", 1, 56, 64, stride=2) == "simd"
-    assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == "onednn"
-    assert served("convolution", 3, 1000, 64, axes=1) == "simd"
+    assert served("convolution", 11, 1000, 64, axes=1) == "simd"
     assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
+    # oneDNN's kernels and ours compare differently on Intel's CPUs with AVX-512.
+    intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    intel_avx512 = intel and torch.cpu._is_avx512_supported()
+    first, second = ("simd", "onednn") if intel_avx512 else ("onednn", "simd")
+    assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == first
+    assert served("convolution", 3, 1000, 64, axes=1) == second
+    assert served("convolution", 3, 56, 32) == second  # Winograd
     if torch.cpu._is_avx512_bf16_supported():
         dense = {"dtype": torch.bfloat16}
         assert served("convolution", 1, 56, 64, **dense) == "onednn"

@@ -21,6 +21,13 @@ bool has_amx() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
 }
 
+// They load 1.4 vectors of 512 bits a cycle instead of 2 (Ice Lake, Zen 5), which slows oneDNN's
+// kernels and ours by different amounts.
+bool is_intel() {
+  static const bool intel = __builtin_cpu_is("intel");
+  return intel;
+}
+
 // By the side that has several: one channel lies alike in both formats.
 bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
@@ -80,6 +87,40 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   return strides && (few_groups ? !overlapping : taps <= 16);
 }
 
+// Up to three of x, beside several taps.
+bool has_few_channels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return g.x_channels <= 3 && p.wanted != Role::x &&
+         std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.k > 1; });
+}
+
+// What follows for up to three channels of x, on Intel's CPUs with AVX-512. Times of simd over
+// oneDNN, two threads of Ice Lake, 55 random layers of 1-D to 3-D into 8 to 96 channels:
+// - wgrad, channels first, 0.15 to 1.0, in 3-D into up to 16 1.1 to 1.45; channels last, into up to
+//   16 1.0 to 2.5, more 0.4 to 1.05, but few taps of 1 up to 64 1.1 to 1.5; 1-D 0.7 to 2.1;
+// - fprop, channels first, in 2-D into 16 1.3 to 1.75, 24 to 32 0.75 to 1.05, with strides up to 32
+//   0.9 to 1.7, 48 and more 0.7 to 1.0; in 3-D from 2 and 3 into 24 and more 0.75 to 0.95, other
+//   ones 1.35 to 2; 1-D 1.25 to 3.2, into 24 0.85 to 0.95;
+// - fprop, channels last, in 2-D into 48 and more, with strides or from 7x7 on, 0.65 to 0.9, other
+//   ones 1.05 to 3.8; in 3-D 0.95 to 1.45; 1-D 1.2 to 2.6, k16 into 96 and more 0.75 to 0.85.
+bool suits_few_channels_kernels_of_intel(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const int64_t channels = g.y_channels;
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  if (p.wanted == Role::w) {
+    if (!channels_last) return g.rank == 3 && channels <= 16;
+    if (g.rank == 1) return channels >= 16;
+    const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+    return channels < 24 || (g.x_channels == 1 && channels <= 64 && taps <= 27);
+  }
+  if (g.rank == 1)
+    return channels_last ? channels < 96 || g.axes[2].k < 16 : channels < 24 || channels >= 32;
+  if (channels_last)
+    return g.rank == 3 || channels < 48 || (!strides && g.axes[1].k * g.axes[2].k < 49);
+  if (g.rank == 3) return g.x_channels == 1 || channels < 24;
+  return strides ? channels < 48 : channels >= 16 && channels < 24;
+}
+
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
 // copies. Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two
 // of Zen 5:
@@ -102,7 +143,12 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = g.axes[0].k * rows.k * columns.k;
   const bool channels_last = has_channels_last(p);
-  if (g.x_channels > 3 || taps == 1 || p.wanted == Role::x) return false;
+  const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
+  if (!has_few_channels(p)) return false;
+  if (avx512 && is_intel())
+    return (p.wanted == Role::w || g.rank == 1 ||
+            (g.y_channels >= 8 && !wide(rows) && !wide(columns))) &&
+           suits_few_channels_kernels_of_intel(p);
   if (g.rank == 1) {
     if (p.wanted == Role::w)
       return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&
@@ -111,7 +157,6 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
   if (p.wanted == Role::y) {
-    const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
     if (wide(rows) || wide(columns) || g.y_channels < 8) return false;
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     return g.rank == 2 || !channels_last || g.x_channels == 1 || (taps == 27 && rows.stride == 1);
@@ -160,11 +205,14 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 // Dense problems in 3-D in float32: fprop and dgrad with stride 1, AVX-512 kernels of both, one
 // thread: up to k3 simd takes 1.05 to 1.25 times as long from 32 channels on (one tap, channels
 // first, 0.8; larger kernels 0.5 to 0.65; AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to
-// 0.8).
+// 0.8). On Ice Lake 4 to 16 channels on both sides 1.05 to 1.3.
 bool suits_volume_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
-  return avx512 && p.wanted != Role::w && std::min(g.x_channels, g.y_channels) >= 32 &&
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (avx512 && is_intel() && p.wanted != Role::w && few >= 4 && more <= 16)
+    return all([](const Axis& axis) { return axis.stride == 1; });
+  return avx512 && p.wanted != Role::w && few >= 32 &&
          all([](const Axis& axis) { return axis.stride == 1 && axis.k <= 3; }) &&
          (has_channels_last(p) || !all([](const Axis& axis) { return axis.k == 1; }));
 }
@@ -279,20 +327,47 @@ bool suits_strided_tap_kernels(const Problem& p) {
 // Problems for Winograd's filtering whose transformed weights, four times the weights for windows
 // with two taps, outweigh the pixels. Times of simd over oneDNN, AVX-512 kernels of both, two
 // threads of Zen 5, fprop of 4x4 with stride 2, channels last, 256 and more on both sides: into 8x8
-// and 16x16, up to 2048 pixels, 1.04 to 1.14; 8192 pixels, 32x32 or 128 channels 0.75 to 1.0.
-bool outweighs_winograd(const Problem& p) {
+// and 16x16, up to 2048 pixels, 1.04 to 1.14; 8192 pixels, 32x32 or 128 channels 0.75 to 1.0. On
+// Ice Lake 1.19, AVX2 kernels of both 1.14.
+bool outweighs_winograd(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  return p.wanted == Role::y && g.rank == 2 && has_channels_last(p) && rows.k == 4 &&
-         columns.k == 4 && std::min(g.x_channels, g.y_channels) >= 256 && columns.y <= 16 &&
-         g.batch * rows.y * columns.y <= 2048;
+  return (avx512 || is_intel()) && p.wanted == Role::y && g.rank == 2 && has_channels_last(p) &&
+         rows.k == 4 && columns.k == 4 && std::min(g.x_channels, g.y_channels) >= 256 &&
+         columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
+}
+
+// The same with few channels, whose transforms outweigh the products, on Intel's CPUs with AVX-512.
+// Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
+// to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
+bool outweighs_few_channels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.dtype == Dtype::f32 && is_intel() && g.rank == 2 && has_channels_last(p) &&
+         suits_winograd(p) &&
+         std::min(g.x_channels, g.y_channels) <= (p.wanted == Role::w ? 16 : 32);
+}
+
+// On Intel's CPUs with AVX-512 instead of what is said of 1-D above. Times of simd over oneDNN, two
+// threads of Ice Lake: channels last, one tap 1.15 to 1.4; k3 to k5 with stride 1 1.0 to 1.3, with
+// strides fprop from or into up to 32 channels 1.25 to 1.4, more 0.9 to 1.05; larger kernels 0.6
+// to 1.05; channels first 0.65 to 1.1.
+bool suits_sequence_kernels_of_intel(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const Axis& axis = g.axes.back();
+  if (!has_channels_last(p)) return false;
+  if (axis.k == 1 || p.wanted == Role::w) return axis.k == 1 && axis.stride == 1;
+  if (axis.stride == 1) return axis.k <= 5;
+  return axis.k <= 5 && p.wanted == Role::y && std::min(g.x_channels, g.y_channels) <= 32;
 }
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
-  if (suits_winograd(p)) return avx512 && outweighs_winograd(p);
+  const bool intel = avx512 && is_intel();
+  if (suits_winograd(p)) return outweighs_winograd(p, avx512);
+  if (intel && has_few_channels(p)) return false;
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
-  if (p.geometry.rank == 1) return suits_sequence_kernels(p, avx512);
+  if (p.geometry.rank == 1)
+    return intel ? suits_sequence_kernels_of_intel(p) : suits_sequence_kernels(p, avx512);
   return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
 }
 
@@ -380,10 +455,11 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   const bool onednn =
-      (work >= kTinyFlops && (suits_depthwise_kernels(problem, avx512) ||
-                              (dense && suits_dense_kernels(problem, avx512)) ||
-                              (avx512 && (suits_bfloat16_kernels(problem) ||
-                                          suits_bfloat16_depthwise_kernels(problem))))) ||
+      (work >= kTinyFlops &&
+       (suits_depthwise_kernels(problem, avx512) ||
+        (dense && suits_dense_kernels(problem, avx512)) ||
+        (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
+                    suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kTinyFlopsOfFewChannels && dense &&
        (suits_few_channels_kernels(problem, avx512) || suits_apart_kernels(problem))) ||
       (dense && suits_narrow_kernels(problem, avx512));
