@@ -181,12 +181,19 @@ void DataPlan::choose_sizes() {
     return product;
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
-  // Lanes of the stage: all, or so many that enough windows fit.
+  for (int a = kMaxRank - 1; a >= 0; --a) {
+    const int64_t taps = problem_.geometry.axes[a].k;
+    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
+    all_taps_ *= taps;
+  }
+  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
+  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
-  const int vectors = best_vectors(arithmetic_, all_pixels);
+  const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes);
   const int64_t width = vectors * arithmetic_.lanes;
   blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
+  // Lanes of the stage: all, or so many that enough windows fit.
   const int64_t part_lanes = std::min(
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
@@ -225,13 +232,6 @@ void DataPlan::choose_sizes() {
     for (int a = 0; a < kBoxRank; ++a) count *= ceil_div(axes_[a].windows, size[a]);
     return count;
   };
-  for (int a = kMaxRank - 1; a >= 0; --a) {
-    const int64_t taps = problem_.geometry.axes[a].k;
-    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
-    all_taps_ *= taps;
-  }
-  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
-  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
   // Groups whose packed weights fit are computed at the same time.
   const int64_t groups = problem_.geometry.groups;
   const int64_t groups_at_once =

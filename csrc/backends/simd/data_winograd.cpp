@@ -267,7 +267,7 @@ void WinogradPlan::choose_sizes() {
   }
   packing_.strips = strips_;
   list_ = tiles();
-  const int vectors = best_vectors(arithmetic_, list_);
+  const int vectors = best_vectors(arithmetic_, list_, kPackedBytes / lane_bytes);
   const int64_t width = vectors * arithmetic_.lanes;
   blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
   // Chunks of whole vectors, but for the last one.

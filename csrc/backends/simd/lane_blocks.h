@@ -19,9 +19,11 @@ struct LaneBlock {
 // Of tiles for so many rows. Two in 16 registers; but fewer than four rows need more to keep the
 // multipliers busy. In 32 registers six rows of four take 10 loads for 24 products, ten rows of two
 // 12 for 20: 1.15 times as fast where loads are the limit (Ice Lake). Rows that fill one tile of
-// two read its operand once (Winograd's, 512 channels: 1.25 times as fast).
-inline int best_vectors(const Arithmetic& arithmetic, int64_t rows) {
+// two read its operand once (Winograd's, 512 channels: 1.25 times as fast). Two where packed
+// weights have no room for the lanes of more.
+inline int best_vectors(const Arithmetic& arithmetic, int64_t rows, int64_t room = INT64_MAX) {
   const int* const max_rows = arithmetic.tiles.max_rows;
+  if (room < int64_t{kMaxVectors} * arithmetic.lanes) return 2;
   const bool many_registers = max_rows[4] >= 6;
   const bool one_tile = rows > max_rows[4] && rows <= max_rows[2];
   return rows < 4 || (many_registers && !one_tile) ? 4 : 2;

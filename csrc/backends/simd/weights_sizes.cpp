@@ -72,7 +72,7 @@ void WeightsPlan::choose_roles() {
   const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
   const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels * (joined_ ? taps : 1);
   // Whole vectors to copy, and a multiple of a good tile's height: 24 of 8 lanes are 4 tiles of 6,
-  // 3 to 8 % better than 8 as 2 of 4; 16 of 16 lanes are 2 tiles of 8 (Zen 4).
+  // 3 to 8 % better than 8 as 2 of 4; 16 of 16 lanes are 2 tiles of 8, or 6, 5 and 5.
   const int64_t good = arithmetic_.tiles.max_rows[2] < 8 ? 3 * lanes : lanes;
   // Not quite two panels are one: 21 of 16 lanes take 0.7 to 0.8 of the time, 32 of 8 lanes 0.9
   // to 1.
