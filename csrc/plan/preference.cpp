@@ -33,10 +33,18 @@ bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
 }
 
-// Of problems in 1-D and 2-D.
-bool one_tap(const Geometry& g) { return g.axes[1].k == 1 && g.axes[2].k == 1; }
+bool one_tap(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
+}
 
-bool unit_strides(const Geometry& g) { return g.axes[1].stride == 1 && g.axes[2].stride == 1; }
+bool unit_strides(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
+}
+
+// Windows do not overlap.
+bool apart(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
+}
 
 // 2-D depthwise problems of which oneDNN has kernels of their own: with dilations simd takes 0.03
 // to 0.4 times as long, 0.3 to 0.6 where one tensor has its channels first and the other last.
@@ -89,9 +97,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
 
 // Up to three of x, beside several taps.
 bool has_few_channels(const Problem& p) {
-  const Geometry& g = p.geometry;
-  return g.x_channels <= 3 && p.wanted != Role::x &&
-         std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.k > 1; });
+  return p.geometry.x_channels <= 3 && p.wanted != Role::x && !one_tap(p.geometry);
 }
 
 // What follows for up to three channels of x, on Intel's CPUs with AVX-512. Times of simd over
@@ -145,10 +151,9 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const bool channels_last = has_channels_last(p);
   const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
   if (!has_few_channels(p)) return false;
-  if (avx512 && is_intel())
-    return (p.wanted == Role::w || g.rank == 1 ||
-            (g.y_channels >= 8 && !wide(rows) && !wide(columns))) &&
-           suits_few_channels_kernels_of_intel(p);
+  if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
+    return false;
+  if (avx512 && is_intel()) return suits_few_channels_kernels_of_intel(p);
   if (g.rank == 1) {
     if (p.wanted == Role::w)
       return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&
@@ -157,7 +162,6 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
   if (p.wanted == Role::y) {
-    if (wide(rows) || wide(columns) || g.y_channels < 8) return false;
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     return g.rank == 2 || !channels_last || g.x_channels == 1 || (taps == 27 && rows.stride == 1);
   }
@@ -209,26 +213,20 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 // overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
 bool suits_volume_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  const auto all = [&](const auto& f) { return std::ranges::all_of(g.axes, f); };
+  if (!avx512 || p.wanted == Role::w) return false;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (avx512 && is_intel() && p.wanted != Role::w && few >= 4) {
-    const bool strides = !all([](const Axis& axis) { return axis.stride == 1; });
-    if (more <= 16) return !strides;
-    if (strides && p.wanted == Role::y && has_channels_last(p) && g.x_channels <= 64)
-      return all([](const Axis& axis) { return axis.k <= axis.stride; });
-  }
-  return avx512 && p.wanted != Role::w && few >= 32 &&
-         all([](const Axis& axis) { return axis.stride == 1 && axis.k <= 3; }) &&
-         (has_channels_last(p) || !all([](const Axis& axis) { return axis.k == 1; }));
+  const bool channels_last = has_channels_last(p);
+  if (!unit_strides(g))
+    return is_intel() && p.wanted == Role::y && channels_last && apart(g) && few >= 4 &&
+           more > 16 && g.x_channels <= 64;
+  if (is_intel() && few >= 4 && more <= 16) return true;
+  return few >= 32 && (channels_last || !one_tap(g)) &&
+         std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= 3; });
 }
 
 // What follows are the other dense problems in 2-D in float32 that oneDNN's kernels take in place
 // or nearly so, and that are as simple as its best kernels need. Times of simd over oneDNN, AVX2
 // kernels of both on Zen 4, two threads, where nothing else is said.
-
-bool apart(const Geometry& g) {
-  return g.axes[1].k <= g.axes[1].stride && g.axes[2].k <= g.axes[2].stride;
-}
 
 // Windows that do not overlap, 1-D and 2-D in float32, channels last, of few channels. Times of
 // simd over oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5:
@@ -368,7 +366,7 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
   if (suits_winograd(p)) return outweighs_winograd(p, avx512);
-  if (intel && has_few_channels(p)) return false;
+  if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
   if (p.geometry.rank == 1)
@@ -418,12 +416,11 @@ bool suits_bfloat16_kernels(const Problem& p) {
   constexpr int64_t kSmallSliceFlops = 50'000'000;
   if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
   int64_t taps = 1, pixels = g.batch;
-  bool strides = false;
   for (const Axis& axis : g.axes) {
     taps *= axis.k;
     pixels *= axis.y;
-    strides |= axis.stride > 1;
   }
+  const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
   if (p.wanted == Role::y)

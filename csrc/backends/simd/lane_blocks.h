@@ -24,9 +24,9 @@ struct LaneBlock {
 inline int best_vectors(const Arithmetic& arithmetic, int64_t rows, int64_t room = INT64_MAX) {
   const int* const max_rows = arithmetic.tiles.max_rows;
   if (room < int64_t{kMaxVectors} * arithmetic.lanes) return 2;
-  const bool many_registers = max_rows[4] >= 6;
-  const bool one_tile = rows > max_rows[4] && rows <= max_rows[2];
-  return rows < 4 || (many_registers && !one_tile) ? 4 : 2;
+  const bool many_registers = max_rows[kMaxVectors] >= 6;
+  const bool one_tile = rows > max_rows[kMaxVectors] && rows <= max_rows[2];
+  return rows < 4 || (many_registers && !one_tile) ? kMaxVectors : 2;
 }
 
 // Blocks of up to so many vectors, about as wide as each other; three at the end rather than one.
