@@ -112,6 +112,23 @@ def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_groups_of_many_boxes(target: str, dtype: torch.dtype, channels_last: bool) -> None:
+    """Box after box or group after group; and more weights than are packed at once."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for extents, stride, groups in (
+            (((2, 63, 40, 41), (72, 21, 3, 3)), 1, 3),
+            (((3, 40, 29, 33), (36, 10, 4, 4)), 2, 4),
+            (((1, 34, 9, 17, 18), (36, 17, 3, 3, 3)), 1, 2),
+            (((2, 768, 9, 8), (1536, 128, 3, 3)), 1, 6),
+        ):
+            found += wrong(extents, extents, stride, 1, groups, dtype, channels_last)
+    assert not found
+
+
 @every_target
 def test_any_strides(target: str) -> None:
     """Overlapping, unaligned, reversed-order and zero strides are read where they lie."""

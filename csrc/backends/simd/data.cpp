@@ -12,6 +12,7 @@
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
+#include "backends/simd/work_order.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 
@@ -63,7 +64,8 @@ class DataPlan : public Plan {
   void pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
                     const LaneBlock& block, void* packed) const;
   void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-               const BoxRange& next, const char* packed, const char* bias) const;
+               const BlockRange& next_part, const BoxRange& next_box, const char* packed,
+               const char* bias) const;
   void fill(const BlockRange& part, const BoxRange& positions, char* c,
             const PerAxis<int64_t>& c_stride, const char* bias) const;
 
@@ -473,7 +475,8 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
 }
 
 void DataPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-                       const BoxRange& next, const char* packed, const char* bias) const {
+                       const BlockRange& next_part, const BoxRange& next_box, const char* packed,
+                       const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
@@ -483,8 +486,11 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
 
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
-  const char* const in = static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
-                         part.group * in_channels_ * packing_.tensor.channel * bytes;
+  const auto in_of = [&](const BlockRange& of) {
+    return static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
+           of.group * in_channels_ * packing_.tensor.channel * bytes;
+  };
+  const char* const in = in_of(part);
   char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
                     (part.group * out_channels_ + part.lane) * out_.channel * bytes;
   // c: where result position 0, lane part.lane would lie.
@@ -516,7 +522,8 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
     pack_box(packing_, in, box, &panel, 1, buffer);
     const bool last = &chunk == &chunks_.back();
     const Chunk& then = last ? chunks_.front() : *(&chunk + 1);
-    BoxPrefetch prefetch(packing_, in, last ? next : box, then.first, then.channels, tiles);
+    BoxPrefetch prefetch(packing_, last ? in_of(next_part) : in, last ? next_box : box, then.first,
+                         then.channels, tiles);
     for (size_t index = 0; index < phases_.size(); ++index) {
       const BoxRange windows = windows_of(box, phases_[index]);
       if (windows.empty()) continue;
@@ -561,10 +568,12 @@ void DataPlan::run(const Operands& operands) const {
         pack_weights(operands, part, chunks_[i / blocks % chunks],
                      blocks_[part.first_block + block], weights_of(index));
     });
-    parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
-      const BlockRange& part = parts_[first + i / boxes];
-      run_box(operands, part, grid_.box(i % boxes), grid_.box_after(i % boxes),
-              weights_of(i / boxes), bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
+    const WorkOrder order{count, boxes, groups_share_lines(problem_)};
+    parallel_for(problem_.threads, order.items(), [&](int64_t i) {
+      const WorkOrder::Item item = order.item(i), next = order.item_after(i);
+      const BlockRange& part = parts_[first + item.part];
+      run_box(operands, part, grid_.box(item.box), parts_[first + next.part], grid_.box(next.box),
+              weights_of(item.part), bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
   }
 }
