@@ -98,6 +98,14 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 1000, 64, axes=1) == second
     assert served("convolution", 3, 56, 32) == second  # Winograd
     assert served("convolution", 2, 32, 32, stride=2, axes=3) == second
+    groups = "onednn" if intel else "simd"
+    assert served("convolution", 1, 28, 64, groups=8) == groups
+    assert served("convolution", 3, 28, 64, groups=8) == groups
+    assert served("convolution", 3, 28, 64, groups=8, data_format="NCX") == "simd"
+    assert served("convolution", 3, 28, 64, groups=2) == "simd"
+    assert served("convolution_backward_data", 3, 28, 64, groups=8) == groups
+    assert served("convolution_backward_weights", 3, 28, 64, groups=8) == groups
+    assert served("convolution_backward_weights", 3, 28, 64, groups=2) == "simd"
     if torch.cpu._is_avx512_bf16_supported():
         dense = {"dtype": torch.bfloat16}
         assert served("convolution", 1, 56, 64, **dense) == "onednn"

@@ -41,6 +41,10 @@ bool unit_strides(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
 }
 
+bool unit_dilations(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
+}
+
 // Windows do not overlap.
 bool apart(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
@@ -51,8 +55,7 @@ bool apart(const Geometry& g) {
 bool has_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   return g.rank == 2 && g.groups > 1 && g.x_channels == 1 && g.y_channels == 1 &&
-         g.axes[1].dilation == 1 && g.axes[2].dilation == 1 &&
-         (p.x.channel == 1) == (p.y.channel == 1);
+         unit_dilations(g) && (p.x.channel == 1) == (p.y.channel == 1);
 }
 
 // 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
@@ -345,8 +348,8 @@ bool outweighs_winograd(const Problem& p, bool avx512) {
 // to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
 bool outweighs_few_channels(const Problem& p) {
   const Geometry& g = p.geometry;
-  return p.dtype == Dtype::f32 && is_intel() && g.rank == 2 && has_channels_last(p) &&
-         suits_winograd(p) &&
+  return p.dtype == Dtype::f32 && is_intel() && g.groups == 1 && g.rank == 2 &&
+         has_channels_last(p) && suits_winograd(p) &&
          std::min(g.x_channels, g.y_channels) <= (p.wanted == Role::w ? 16 : 32);
 }
 
@@ -372,6 +375,47 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   if (p.geometry.rank == 1)
     return intel ? suits_sequence_kernels_of_intel(p) : suits_sequence_kernels(p, avx512);
   return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
+}
+
+// Groups of at least four channels on both sides on Intel's CPUs, 2-D, channels last, without
+// dilations. Times of simd over oneDNN, two threads of Ice Lake, 160 random layers of 2 to 32
+// groups of 4 to 96 channels, AVX-512 kernels of both:
+// - one tap, fprop and dgrad 1.0 to 4.1;
+// - fprop and dgrad into 7 to 16 channels, less than a vector or one, 0.8 to 3.6, mostly 1.2 to
+//   1.9; into up to 6 with strides, or 24 in all groups, 1.6 to 3.6, others 0.7 to 1.2; into more
+//   0.5 to 1.1, but fprop with strides into a multiple of 16 mostly 1.15 to 1.5;
+// - wgrad of 7 to 12 and of 16 on both sides 0.9 to 3.7, of up to 6, 24 in all groups, 1.6 to 3.6,
+//   one tap of up to 12 1.5 to 3.1; others 0.5 to 1.3.
+// AVX2 kernels of both:
+// - one tap 1.0 to 3.2, dgrad with strides into 16 and more 0.5 to 0.9;
+// - fprop into up to 12 channels from 7 and more 0.8 to 2.3, from fewer 0.3 to 0.5;
+// - dgrad into 5 to 12 channels 0.7 to 2.4, with strides into 7 and 8 from up to 8 1.6 to 2.1,
+//   others 0.2 to 1.1; fprop and dgrad into more 0.4 to 1.3;
+// - wgrad of 7 and 8 0.8 to 1.9, of up to 6 with strides 1.3 to 1.9, one tap of up to 12 0.8 to
+//   3.0; of others 0.3 to 1.4.
+bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (!is_intel() || p.dtype != Dtype::f32 || g.rank != 2 || g.groups == 1 || few < 4 ||
+      !unit_dilations(g) || !has_channels_last(p))
+    return false;
+  const bool strides = !unit_strides(g), one = one_tap(g), fprop = p.wanted == Role::y;
+  constexpr int64_t kFewLanes = 24;
+  if (p.wanted == Role::w) {
+    if (one) return few <= 12;
+    if (!avx512) return few <= 8 && (few >= 7 || strides);
+    return few < 7 ? g.groups * few <= kFewLanes : few <= 12 || more <= 16;
+  }
+  const auto [from, into] =
+      fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
+  if (one) return avx512 || fprop || !strides || into <= 12;
+  if (avx512) {
+    if (into < 7) return strides || g.groups * into <= kFewLanes;
+    return into <= 16 || (fprop && strides && into % 16 == 0);
+  }
+  if (fprop) return from >= 7 && into <= 12;
+  if (strides) return into >= 7 && std::max(from, into) <= 8;
+  return into >= 5 && into <= 12;
 }
 
 bool has_bfloat16_products() {
@@ -462,8 +506,9 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
         (dense && suits_dense_kernels(problem, avx512)) ||
         (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
                     suits_bfloat16_depthwise_kernels(problem))))) ||
-      (work >= kTinyFlopsOfFewChannels && dense &&
-       (suits_few_channels_kernels(problem, avx512) || suits_apart_kernels(problem))) ||
+      (work >= kTinyFlopsOfFewChannels && (suits_grouped_kernels_of_intel(problem, avx512) ||
+                                           (dense && (suits_few_channels_kernels(problem, avx512) ||
+                                                      suits_apart_kernels(problem))))) ||
       (dense && suits_narrow_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }
