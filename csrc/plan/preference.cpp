@@ -377,9 +377,10 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
 }
 
-// Groups of at least four channels on both sides on Intel's CPUs, 2-D, channels last, without
-// dilations. Times of simd over oneDNN, two threads of Ice Lake, 160 random layers of 2 to 32
-// groups of 4 to 96 channels, AVX-512 kernels of both:
+// Groups of at least four channels on both sides on Intel's CPUs, channels last, without dilations,
+// up to five taps an axis (1-D with 41: 0.1 to 0.9; 3-D: 0.2 to 2.7, without a pattern). Times of
+// simd over oneDNN, two threads of Ice Lake, 160 random layers, 2-D, of 2 to 32 groups of 4 to 96
+// channels, and some in 1-D alike, AVX-512 kernels of both:
 // - one tap, fprop and dgrad 1.0 to 4.1;
 // - fprop and dgrad into 7 to 16 channels, less than a vector or one, 0.8 to 3.6, mostly 1.2 to
 //   1.9; into up to 6 with strides, or 24 in all groups, 1.6 to 3.6, others 0.7 to 1.2; into more
@@ -396,7 +397,8 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
 bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (!is_intel() || p.dtype != Dtype::f32 || g.rank != 2 || g.groups == 1 || few < 4 ||
+  const bool wide = std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.k > 5; });
+  if (!is_intel() || p.dtype != Dtype::f32 || g.rank == 3 || g.groups == 1 || few < 4 || wide ||
       !unit_dilations(g) || !has_channels_last(p))
     return false;
   const bool strides = !unit_strides(g), one = one_tap(g), fprop = p.wanted == Role::y;
