@@ -52,13 +52,20 @@ const simd::InPlaceKernels& in_place_kernels_of(std::string_view target) {
 // Below this a parallel region costs more (2 to 5 us) than a second thread saves.
 constexpr int64_t kSerialFlops = 500'000;
 
-// Whether lanes should be channels of all groups, rather than of one group after the other. Time of
-// one group after the other over that of all groups, 3x3 on 28x28, three contractions, two layouts
-// (Zen 4): with 8 lanes 1.9 to 8.6 in groups of 2, 2.8 to 4.2 of 4, 0.7 to 0.8 of 8; with 16 lanes
-// 1.0 (channels first, pixels in lanes) to 4.4 of 4, 1.07 to 1.6 of 8, 0.4 to 0.5 of 16. Depthwise,
-// on 56x56: 2.9 to 34.
-bool few_channels_a_group(const Geometry& g, int64_t lanes) {
-  return g.groups > 1 && std::max(g.x_channels, g.y_channels) < lanes;
+// Whether lanes should be channels of all groups, rather than of one group after the other, whose
+// channels fill no vector. Time of one group after the other over that of all groups:
+// - 3x3 on 28x28, three contractions, two layouts (Zen 4): with 8 lanes 1.9 to 8.6 in groups of 2,
+//   2.8 to 4.2 of 4; with 16 lanes 1.0 to 4.4 of 4, 1.07 to 1.6 of 8. Depthwise, 56x56: 2.9 to 34.
+// - 30 random layers, two dtypes (Ice Lake): wgrad of 5 to 15 channels first 0.18 to 1.1, 0.65 in
+//   the mean with 16 lanes, 0.5 to 1.0 with 8, of 4 0.5 to 1.7; of 9 to 15 channels last 0.2 to
+//   0.9, of 8 1.0 in the mean, of 5 to 7 0.6 to 2.0; fprop and dgrad of 12 0.7 to 1.0, of 8 and
+//   10 1.5.
+bool few_channels_a_group(const Problem& p, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (g.groups == 1 || more >= lanes) return false;
+  if (p.wanted != Role::w) return few < 12;
+  return few < (p.x.channel == 1 || p.y.channel == 1 ? 9 : 5);
 }
 
 // Whether lanes should be pixels, rather than the result's channels. Time of channels in lanes over
@@ -202,7 +209,7 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
     return g.axes.back().stride > 2 ? simd::window_weights_plan(p, plain)
                                     : simd::plane_weights_plan(p, plain);
   }
-  if (few_channels_a_group(g, plain.lanes))
+  if (few_channels_a_group(p, plain.lanes))
     return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain)
                                : simd::grouped_data_plan(p, plain);
   if (chosen.winograd && suits_winograd(p))
