@@ -385,8 +385,8 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
 // - fprop and dgrad into 7 to 16 channels, less than a vector or one, 0.8 to 3.6, mostly 1.2 to
 //   1.9; into up to 6 with strides, or 24 in all groups, 1.6 to 3.6, others 0.7 to 1.2; into more
 //   0.5 to 1.1, but fprop with strides into a multiple of 16 mostly 1.15 to 1.5;
-// - wgrad of 7 to 12 and of 16 on both sides 0.9 to 3.7, of up to 6, 24 in all groups, 1.6 to 3.6,
-//   one tap of up to 12 1.5 to 3.1; others 0.5 to 1.3.
+// - wgrad of 7 to 12, and without strides up to 16 on both sides, 0.8 to 3.6, mostly 1.0 to 1.7; of
+//   up to 6, 24 in all groups, 1.6 to 3.6; one tap of up to 15 1.5 to 3.1; others 0.5 to 1.3.
 // AVX2 kernels of both:
 // - one tap 1.0 to 3.2, dgrad with strides into 16 and more 0.5 to 0.9;
 // - fprop into up to 12 channels from 7 and more 0.8 to 2.3, from fewer 0.3 to 0.5;
@@ -404,9 +404,9 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
   const bool strides = !unit_strides(g), one = one_tap(g), fprop = p.wanted == Role::y;
   constexpr int64_t kFewLanes = 24;
   if (p.wanted == Role::w) {
-    if (one) return few <= 12;
+    if (one) return few <= (avx512 ? 15 : 12);
     if (!avx512) return few <= 8 && (few >= 7 || strides);
-    return few < 7 ? g.groups * few <= kFewLanes : few <= 12 || more <= 16;
+    return few < 7 ? g.groups * few <= kFewLanes : few <= 12 || (more <= 16 && !strides);
   }
   const auto [from, into] =
       fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
