@@ -20,17 +20,43 @@ from torch_ops.bench_cases import FORMATS, PARTIALS, Case
 from torch_ops.bench_shapes import Shape
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
 @every_target
-def test_every_number_of_channels(target: str, dtype: torch.dtype) -> None:
+def test_every_number_of_channels(target: str, dtype: torch.dtype, channels_last: bool) -> None:
     """From 1 to two tiles and one more, on both sides; the other side few and many."""
     found = []
     with torch_ops.backends.use("simd", target):
         for channels in range(1, 130):
             for other in (1, 3, 20):
                 for c, q in ((channels, other), (other, channels)):
-                    found += wrong((c, q), ((2, c, 5, 6), (q, c, 2, 3)), 1, 1, 1, dtype)
+                    shape = ((2, c, 5, 6), (q, c, 2, 3))
+                    found += wrong((c, q), shape, 1, 1, 1, dtype, channels_last)
     assert not found
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@every_target
+def test_sums_of_many_channels_are_rounded_once(
+    target: str, dtype: torch.dtype, channels_last: bool
+) -> None:
+    """Partial sums of a few thousand need more bits than elements have."""
+    with torch_ops.backends.use("simd", target):
+        for channels, images, extent, taps in ((3003, 1, 2, 1), (4095, 2, 3, 3), (4095, 1, 30, 1)):
+            many = torch.ones(images, channels, extent, extent, dtype=dtype)
+            if channels_last:
+                many = many.contiguous(memory_format=torch.channels_last)
+            few = many[:, :20]
+            w = torch.ones(20, channels, taps, taps, dtype=dtype)
+            w[:, channels // 2 + 1 :] = -1  # one less than the others
+            for part, *tensors in (
+                ("fprop", many, w, few),
+                ("dgrad", few, w.transpose(0, 1).contiguous(), many),
+            ):
+                found = partials(*tensors, 1, taps // 2)[part]
+                expected = exact(*tensors, 1, taps // 2)[part]
+                assert torch.equal(found.double(), expected), (part, channels)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -36,6 +36,9 @@ struct TileCall {
   int64_t live;  // lanes of the result; those behind them are neither read nor written
   Start start = Start::zero;
   const void* bias = nullptr;
+  // bf16 or f16: sums are rounded to elements of the result, unless they accumulate. Else the
+  // result is of sums.
+  Dtype result = Dtype::f32;
   // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i
   // of the result begins at c_rows[i].
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
