@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cpu.h"
 #include "core/winograd.h"
 #include "plan/plan.h"
 
@@ -19,13 +20,6 @@ namespace {
 bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
-}
-
-// They load 1.4 vectors of 512 bits a cycle instead of 2 (Ice Lake, Zen 5), which slows oneDNN's
-// kernels and ours by different amounts.
-bool is_intel() {
-  static const bool intel = __builtin_cpu_is("intel");
-  return intel;
 }
 
 // By the side that has several: one channel lies alike in both formats.
@@ -73,9 +67,13 @@ bool has_depthwise_kernels(const Problem& p) {
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
 //   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
 //   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
+// Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
+// 14x14 1.2); dgrad with stride 1 from 8 MB of y on 0.6 to 1.2, 0.85 in the mean; dgrad of 16x16
+// with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to 0.9.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
-  constexpr int64_t kNearBytes = 12 << 20;  // of what is read
+  const int64_t near = (is_zen_3_or_4() ? 8 : 12) << 20;
+  const bool far = is_zen_3_or_4() && data_bytes(p, Role::x) + data_bytes(p, Role::y) > near;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;
@@ -85,17 +83,18 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
            (avx512 ? taps >= 16 : taps >= 25 && !strides);
   if (p.wanted == Role::w)
-    return avx512 && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
+    return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (p.wanted == Role::x) {
-    if (few_groups && (strides || avx512)) return true;
+    if (few_groups && (strides || avx512))
+      return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
-    if (data_bytes(p, Role::y) > kNearBytes) return false;
+    if (data_bytes(p, Role::y) > near) return false;
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
   const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
   const bool overlapping = by_half(rows) && by_half(columns) && columns.stride > 2;
-  return strides && (few_groups ? !overlapping : taps <= 16);
+  return strides && !far && (few_groups ? !overlapping : taps <= 16);
 }
 
 // Up to three of x, beside several taps.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/far_bytes.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -40,15 +41,11 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
             out_.channel == 1 && converts(arithmetic, in_.dtype)),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
-  // Below these sizes it costs more than it gains: 3x3, no reads asked for 0.9 to 1.0 of the time
-  // up to 11 MB, 1.05 to 1.3 from 14 MB on with 16 lanes (with 8 0.85 to 1.15), 4x4 of stride 2 1.1
-  // to 1.25 of 17 MB; no writes 0.9 to 1.0 up to 5 MB, 1.05 to 1.6 from 7 MB on (Zen 5, 32 MB of
-  // third-level cache).
-  constexpr int64_t kFarReads = 12 << 20, kFarWrites = 6 << 20;
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
-  asks_ahead_ = side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > kFarReads;
-  asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > kFarWrites;
+  asks_ahead_ =
+      side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > far_bytes().reads;
+  asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > far_bytes().writes;
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
   phases_ = box_phases(axes_, side_.strips());

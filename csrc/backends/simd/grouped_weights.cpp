@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/simd/epilogue.h"
+#include "backends/simd/far_bytes.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
@@ -47,11 +48,8 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
          grid_.extent, y_.in_place() && converts()),
       weights_(problem.w, lane_role_, order_) {
-  // Below this size it costs more than it gains: 3x3 and 4x4 of stride 2, nothing asked for 0.75 to
-  // 0.9 of the time up to 14 MB, 0.8 to 1.25 of 19 to 24, 1.0 to 2 from 29 on (Zen 5, 32 MB of
-  // third-level cache).
-  constexpr int64_t kFar = 18 << 20;
-  asks_ahead_ = y_.in_place() && data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
+  asks_ahead_ = y_.in_place() &&
+                data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
   choose_sizes();
   list_columns();
   slides_ = columns_.empty() && may_slide() && gains_sliding();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backends/simd/far_bytes.h"
+
 namespace convtbw::simd {
 
 SlidRows::SlidRows(const Problem& problem, const Arithmetic& arithmetic)
@@ -73,13 +75,12 @@ void list_rows_between_zeros(const char* first, int64_t step, int64_t count, con
 }
 
 bool gains_ahead(const Problem& problem) {
-  constexpr int64_t kFar = 16 << 20;
   for (const Tensor& tensor : {x_tensor(problem), y_tensor(problem)})
     // Gaps would be asked for, too.
     if (tensor.stride[2] > 2 * tensor.extent[3] ||
         tensor.stride[1] > 2 * tensor.extent[3] * tensor.extent[2])
       return false;
-  return data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > kFar;
+  return data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().planes;
 }
 
 SlidRows::Present SlidRows::present(const BoxRange& box) const {

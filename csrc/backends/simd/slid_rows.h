@@ -93,9 +93,8 @@ class SlidRows {
 void list_rows_between_zeros(const char* first, int64_t step, int64_t count, const char* zeros,
                              const void** rows);
 
-// Whether asking for the next channel beforehand gains more than it costs: the data lie behind the
-// second-level cache, row by row. Time over that of asking for nothing, 3x3 to 7x7 (Zen 5, 32 MB of
-// third-level cache): 9 and 14 MB 1.0 to 1.15, 18 to 23 0.8 to 1.15, 37 to 74 0.75 to 1.0.
+// Whether asking for the next channel beforehand gains more than it costs: the data are far, and
+// lie row by row.
 bool gains_ahead(const Problem& problem);
 
 }  // namespace convtbw::simd
