@@ -27,8 +27,8 @@ class RowPacker {
         strip_(packing.strips[3]),
         tensor_(packing.tensor),
         bytes_(element_bytes(packing.tensor.dtype)),
-        unit_(packing.tensor.dtype == Dtype::f64 ? 8 : 4),
-        copy_(packing.arithmetic->pack[static_cast<int>(packing.tensor.dtype)]),
+        unit_(packing.unit()),
+        copy_(packing.copy()),
         first_(box.begin[3] * packing.strips[3].stride),
         windows_(box.count[3]) {}
 

@@ -86,6 +86,7 @@ struct Packing {
   Tensor tensor;
   PerAxis<Strip> strips;
   Pairing pairing = Pairing::none;
+  bool keeps = false;  // elements of bfloat16 as they are (Arithmetic, keep)
   // For Pairing::positions: the second element's source position, counted from the first's; and for
   // an odd number of windows, where the taps of the last window lie once more, without second
   // elements (`from` counts from the last window).
@@ -95,6 +96,10 @@ struct Packing {
   int joined_axes = 0;
 
   BoxRange joined(BoxRange box) const;
+  CopyFunction copy() const {
+    return keeps ? arithmetic->keep : arithmetic->pack[static_cast<int>(tensor.dtype)];
+  }
+  int64_t unit() const { return keeps ? 2 : tensor.dtype == Dtype::f64 ? 8 : 4; }
 };
 
 // Makes rows that follow each other without a gap, in the source and in every box's buffer, one

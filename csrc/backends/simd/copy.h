@@ -29,6 +29,23 @@ struct Elements {
   }
 };
 
+// Elements of 16 bits as they are.
+struct Halfwords {
+  using Unit = uint32_t;
+  static constexpr int kElements = 1;
+
+  const uint16_t* p;
+
+  CONVTBW_INLINE Halfwords at(int64_t offset) const { return {p + offset}; }
+  CONVTBW_INLINE Words all() const { return widen(p); }
+  CONVTBW_INLINE Words some(int64_t count) const { return widen_some(p, count); }
+  CONVTBW_INLINE Words gather(int64_t stride, int64_t count) const {
+    uint32_t few[kLanes<uint32_t>] = {};
+    for (int64_t i = 0; i < count; ++i) few[i] = p[i * stride];
+    return load(few);
+  }
+};
+
 // Pairs whose halves lie `second` elements apart.
 template <Halves halves>
 struct SplitPairs {
@@ -244,12 +261,52 @@ void copy_in_turn(const Copy& c, From from) {
   }
 }
 
+// The lower halves of all words, and the upper ones.
+CONVTBW_INLINE void store_halves(uint16_t* lower, uint16_t* upper, Words v) {
+#if defined(__AVX512BW__)
+  constexpr auto lower_first = [](int lanes, int j) { return 2 * j % lanes + 2 * j / lanes; };
+  const WideShorts elements = reinterpret_cast<WideShorts>(v);
+  const __m512i halves =
+      reinterpret_cast<__m512i>(shuffle<lower_first>(elements, elements));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower), _mm512_castsi512_si256(halves));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper), _mm512_extracti64x4_epi64(halves, 1));
+#else
+  store(lower, v & 0xffff);
+  store(upper, v >> 16);
+#endif
+}
+
+// Two square blocks of elements of 16 bits are transposed in registers as pairs.
+CONVTBW_INLINE void copy_paired_block(const Copy& c, const uint16_t* from, uint16_t* to) {
+  constexpr int n = kLanes<uint32_t>;
+  Words lines[n];
+#pragma GCC unroll kUnroll
+  for (int j = 0; j < n; ++j)
+    lines[j] = *reinterpret_cast<const WordsOfShorts*>(from + j * c.from_column);
+  transpose(lines);
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < n; ++i, to += 2 * c.to_row) store_halves(to, to + c.to_row, lines[i]);
+}
+
+void copy_paired_blocks(const Copy& c, Halfwords from) {
+  constexpr int64_t n = kLanes<uint32_t>;
+  for (int64_t column = 0; column < c.columns; column += n)
+    for (int64_t row = 0; row < c.rows; row += 2 * n) {
+      // The last block overlaps the one before.
+      const int64_t i = smaller(row, c.rows - 2 * n), j = smaller(column, c.columns - n);
+      copy_paired_block(c, from.at(i + j * c.from_column).p,
+                        static_cast<uint16_t*>(c.to) + i * c.to_row + j);
+    }
+}
+
 // Blocks as wide as a cache line, so that a line is read once and written once even where rows lie
 // a multiple of the cache's size apart, as the planes of images do. The inner loop follows
 // whichever tensor has its lines further apart.
 template <class From, class To>
 void copy_transposed(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);
+  if constexpr (std::is_same_v<From, Halfwords>)
+    if (c.rows >= 2 * n && c.columns >= n) return copy_paired_blocks(c, from);
   if (c.to_row == c.columns && !c.zeros && c.rows >= n) {
     if (c.columns == 1) return copy_in_turn<1, From, To>(c, from);
     if (c.columns == 2) return copy_in_turn<2, From, To>(c, from);
@@ -337,6 +394,10 @@ void copy_elements_of(const Copy& c) {
 }
 
 #ifdef CONVTBW_PAIRS
+void copy_halves(const Copy& c) {
+  copy<Halfwords, uint16_t>(c, {static_cast<const uint16_t*>(c.from)});
+}
+
 void copy_pairs(const Copy& c) {
   const bfloat16* const from = static_cast<const bfloat16*>(c.from);
   const int64_t second = c.second;

@@ -39,14 +39,14 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
                    const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-                   bool converted)
+                   bool converted, const Arithmetic* keeping)
     : arithmetic_(arithmetic),
       order_(order),
       ways_(ways),
       in_place_((converted || tensor.dtype == sum_dtype(tensor.dtype)) && !order.spread() &&
                 tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
                 !mostly_cut(tensor, ways, windows)),
-      packing_{&arithmetic, tensor, {}},
+      packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
       padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows)
                                   : many_regions(tensor, ways[3])) {}
@@ -151,7 +151,7 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
   for_each_row(rows, [&](const PerAxis<int64_t>& p) {
     copy.from = from + offset(p, tensor.stride) * bytes;
     copy.to = const_cast<char*>(view.data) + offset(p, view.stride) * unit();
-    arithmetic_.pack[static_cast<int>(tensor.dtype)](copy);
+    packing_.copy()(copy);
   });
   return view;
 }

@@ -70,10 +70,11 @@ struct LaneView {
 class LaneSide {
  public:
   // `converted`: the dtype of elements that the kernel would read in place is another than that of
-  // sums, but it should.
+  // sums, but it should. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side
+  // that is spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
            const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-           bool converted);
+           bool converted, const Arithmetic* keeping = nullptr);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
 
@@ -87,22 +88,25 @@ class LaneSide {
   bool in_place() const { return in_place_; }
   // Of what a view is of.
   Dtype dtype() const {
-    return in_place_ ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
+    return in_place_ || packing_.keeps ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
   }
   int64_t planes() const { return order_.planes; }
-  int64_t memory_units() const { return memory_units_; }
+  int64_t memory_bytes() const { return ceil_div(memory_units_ * unit(), 64) * 64; }
 
-  // For choosing sizes: positions and units that so many windows take.
+  // For choosing sizes: positions and bytes that so many windows take.
   int64_t positions_of(const PerAxis<int64_t>& windows) const;
-  int64_t units_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const;
+  int64_t bytes_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const {
+    return units_of(windows, parts) * unit();
+  }
 
  private:
   PerAxis<Strip> strips_of(const PerAxis<int64_t>& windows) const;
+  int64_t units_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const;
   LaneParts::Range channels_of(const LaneParts::Range& lanes) const;
   LaneView pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
                 int64_t pitch, char* memory) const;
   int64_t staging_pitch(const LaneParts& parts) const;
-  int64_t unit() const { return element_bytes(sum_dtype(packing_.tensor.dtype)); }
+  int64_t unit() const { return packing_.unit(); }
 
   const Arithmetic& arithmetic_;
   const LaneOrder order_;

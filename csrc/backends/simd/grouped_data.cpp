@@ -66,7 +66,7 @@ void GroupedDataPlan::choose_sizes() {
   BoxCost cost;
   cost.positions = [&](const PerAxis<int64_t>& windows) { return side_.positions_of(windows); };
   cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
-    return (side_.units_of(windows, parts) + covered(windows) * parts.pitch()) * unit();
+    return side_.bytes_of(windows, parts) + covered(windows) * parts.pitch() * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
   const PartSizes sizes = side_.in_place() && !staged_
@@ -185,7 +185,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   int64_t ahead[kMaxAhead];
   const LaneParts::Range lanes = parts_.part(part);
   char* const memory = local_scratch<char>(local_bytes());
-  char* const stage = memory + side_.memory_units() * unit();
+  char* const stage = memory + side_.memory_bytes();
   LaneTapRun* const runs = reinterpret_cast<LaneTapRun*>(stage + stage_units_ * unit());
   const LaneView view = side_.view(operands.data[fprop_ ? Role::x : Role::y], box, part, memory);
 

@@ -41,7 +41,7 @@ class GroupedDataPlan : public Plan {
   }
   int64_t local_bytes() const {
     return most_taps_ * int64_t{sizeof(LaneTapRun)} +
-           (side_.memory_units() + stage_units_ + partial_units_) * unit();
+           side_.memory_bytes() + (stage_units_ + partial_units_) * unit();
   }
 
   const Problem problem_;

@@ -30,10 +30,12 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<Sliding>& sliding) {
 
 }  // namespace
 
-GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic)
+GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic,
+                                       const Arithmetic* pairs)
     : all_(problem),
       problem_(one_slice(problem)),
       arithmetic_(arithmetic),
+      pairs_(pairs),
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
       parts_{order_.lanes, arithmetic.lanes},
@@ -44,9 +46,9 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
-         true),
+         true, keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
-         grid_.extent, y_.in_place() && converts()),
+         grid_.extent, y_.in_place() && converts(), keeping()),
       weights_(problem.w, lane_role_, order_) {
   asks_ahead_ = y_.in_place() &&
                 data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
@@ -58,10 +60,16 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   if (slides_) kernel += "sliding windows, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
-  kernel += arithmetic.name;
+  kernel += (paired() ? *pairs : arithmetic).name;
   workspace = problem.threads * local_bytes_;
   if (chunks_ > 1) workspace += all_.slices * parts_.count() * chunks_ * part_sums_ * unit();
   bytes = sizeof(GroupedWeightsPlan) + columns_.size() * sizeof(Columns);
+}
+
+// For sliding windows of one channel a group.
+const Arithmetic* GroupedWeightsPlan::keeping() const {
+  return may_slide() && sliding_[3].stride == sliding_[3].dilation && !order_.spread() ? pairs_
+                                                                                        : nullptr;
 }
 
 // Whether elements of x should be converted where they are met, not copied.
@@ -89,7 +97,7 @@ void GroupedWeightsPlan::choose_sizes() {
     return x_.positions_of(windows) + y_.positions_of(windows);
   };
   cost.bytes = [&](const PerAxis<int64_t>& windows, const LaneParts& parts) {
-    return (x_.units_of(windows, parts) + y_.units_of(windows, parts)) * unit();
+    return x_.bytes_of(windows, parts) + y_.bytes_of(windows, parts);
   };
   const PartSizes sizes =
       x_.in_place() && y_.in_place()
@@ -109,7 +117,7 @@ void GroupedWeightsPlan::choose_sizes() {
   x_.set_sizes(grid_.size, parts_);
   y_.set_sizes(grid_.size, parts_);
   buffer_bytes_ =
-      (x_.memory_units() + y_.memory_units()) * unit() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
+      x_.memory_bytes() + y_.memory_bytes() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   buffer_bytes_ = ceil_div(buffer_bytes_, 64) * 64;
   local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_sums_ * unit());
@@ -188,7 +196,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
           call.sums =
               sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
           // Once for each line of the cache.
-          const bool ask = i + piece + plane == 0 && lane * unit() % 64 == 0;
+          const bool ask = i + piece + plane == 0 && lane * y.bytes % 64 == 0;
           call.a_ahead_count = ask ? ahead_count : 0;
           call.b_ahead = ask ? b_ahead : 0;
           functions.at[together][rows][width](call);
@@ -201,8 +209,8 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
 void GroupedWeightsPlan::run_boxes(const Operands& operands, int64_t part, int64_t first_box,
                                    int64_t boxes, bool by_positions, char* x_memory,
                                    char* sums) const {
-  char* const y_memory = x_memory + x_.memory_units() * unit();
-  LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_units() * unit());
+  char* const y_memory = x_memory + x_.memory_bytes();
+  LaneTapRow* const rows = reinterpret_cast<LaneTapRow*>(y_memory + y_.memory_bytes());
   const LaneParts::Range lanes = parts_.part(part);
   std::memset(sums, 0, part_sums_ * unit());
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
@@ -343,8 +351,9 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
 }
 
 std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
-                                                 const Arithmetic& arithmetic) {
-  return std::make_unique<GroupedWeightsPlan>(problem, arithmetic);
+                                                 const Arithmetic& arithmetic,
+                                                 const Arithmetic* pairs) {
+  return std::make_unique<GroupedWeightsPlan>(problem, arithmetic, pairs);
 }
 
 }  // namespace convtbw::simd

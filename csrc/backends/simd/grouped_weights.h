@@ -12,7 +12,8 @@ namespace convtbw::simd {
 
 class GroupedWeightsPlan : public Plan {
  public:
-  GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic,
+                     const Arithmetic* pairs);
   void run(const Operands& operands) const override;
 
  private:
@@ -57,6 +58,9 @@ class GroupedWeightsPlan : public Plan {
            const LaneTaps& runs, char* sums) const;
   void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                    int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
+  // Whether dot products of neighbouring positions sum what slides.
+  bool paired() const { return slides_ && keeping() != nullptr; }
+  const Arithmetic* keeping() const;
   bool may_slide() const;
   bool rows_stay() const;
   bool gains_sliding() const;
@@ -84,6 +88,7 @@ class GroupedWeightsPlan : public Plan {
 
   const Problem all_, problem_;  // of all slices, of one
   const Arithmetic& arithmetic_;
+  const Arithmetic* const pairs_;  // or nullptr
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
   LaneParts parts_;

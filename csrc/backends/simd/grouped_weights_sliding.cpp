@@ -46,7 +46,7 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
   // So many lanes at a time: what they read stays in the first-level cache.
   constexpr int64_t kLanes = 32;
   const LaneSlidesFunctions& functions =
-      arithmetic_.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+      (paired() ? *pairs_ : arithmetic_).lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   // Several rows share the windows, unless there is but one.
   int64_t tap_pieces = ceil_div(taps.row_taps, kMaxSlidTaps);
   while (taps.row_count > 1 && functions.max_rows[ceil_div(taps.row_taps, tap_pieces)] == 1)
@@ -69,7 +69,7 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
       call.b = lane_of(y, call.before);
       call.sums = sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
       // Once for each line of the cache.
-      const bool ask = row + tap + plane == 0 && lane * unit() % 64 == 0;
+      const bool ask = row + tap + plane == 0 && lane * y.bytes % 64 == 0;
       call.a_ahead_count = ask ? ahead_count : 0;
       call.b_ahead = ask ? b_ahead : 0;
       functions.at[rows][width](call);

@@ -11,6 +11,7 @@
 #include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
+#include "backends/simd/paired_slides.h"
 #include "backends/simd/planes.h"
 #include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
@@ -53,11 +54,12 @@ extern constinit const Arithmetic kPairs{
     {nullptr, copy_pairs},
     {copy_elements_of<float, float>, copy_elements_of<bfloat16, float>},
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>},
+    copy_halves,
     shifted_sum<float>,
     {},
     {},
     {},
-    {},
+    {{}, {{}, kPairedSlides}},
     {},
     nullptr,
     nullptr,
@@ -118,6 +120,7 @@ constinit const Arithmetic kF32{
      copy_elements_of<float16, float>, nullptr},
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>,
      copy_elements_of<float, float16>, nullptr},
+    nullptr,
     shifted_sum<float>,
     {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
      {nullptr, lane_row<bfloat16, bfloat16>},
@@ -152,6 +155,7 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
+    nullptr,
     shifted_sum<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {nullptr, nullptr, nullptr, lane_window_rows<double, double>},

@@ -393,6 +393,7 @@ struct Arithmetic {
   CopyFunction pack[4];    // elements to units
   CopyFunction widen[4];   // elements to sums
   CopyFunction unpack[4];  // sums to elements
+  CopyFunction keep;       // elements of bfloat16 as they are; for pairs alone
   void (*shifted_sum)(const ShiftedSum&);
   // Not for pairs.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed

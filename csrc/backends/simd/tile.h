@@ -30,14 +30,15 @@ struct Bfloat16Pairs {
   using Unit = uint32_t;
   using Sum = float;
   static CONVTBW_INLINE Floats multiply_add(uint32_t a, Words b, Floats sum) {
+    return multiply_add(Words{} + a, b, sum);
+  }
+  static CONVTBW_INLINE Floats multiply_add(Words a, Words b, Floats sum) {
 #ifdef __AVX512BF16__
-    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(a)),
-                            reinterpret_cast<__m512bh>(b));
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 #else
-    const Words both = Words{} + a;
-    sum += reinterpret_cast<Floats>(both << 16) * reinterpret_cast<Floats>(b << 16);
+    sum += reinterpret_cast<Floats>(a << 16) * reinterpret_cast<Floats>(b << 16);
     return sum +
-           reinterpret_cast<Floats>(both & 0xffff0000) * reinterpret_cast<Floats>(b & 0xffff0000);
+           reinterpret_cast<Floats>(a & 0xffff0000) * reinterpret_cast<Floats>(b & 0xffff0000);
 #endif
   }
 };

@@ -30,6 +30,7 @@ using Words = uint32_t __attribute__((vector_size(kBytes), aligned(4), may_alias
 // Where pairs of 16-bit elements are read as words.
 using WordsOfShorts = uint32_t __attribute__((vector_size(kBytes), aligned(2), may_alias));
 using Shorts = uint16_t __attribute__((vector_size(kBytes / 2), aligned(2), may_alias));
+using WideShorts = uint16_t __attribute__((vector_size(kBytes), aligned(2), may_alias));
 
 template <class T>
 struct VectorOf;
@@ -124,6 +125,7 @@ CONVTBW_INLINE V loaded(V v) {
 
 CONVTBW_INLINE void store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
 CONVTBW_INLINE void store(double* p, Doubles v) { *reinterpret_cast<Doubles*>(p) = v; }
+CONVTBW_INLINE void store(uint16_t* p, Words v) { *reinterpret_cast<Shorts*>(p) = narrow(v); }
 CONVTBW_INLINE void store(uint32_t* p, Words v) { *reinterpret_cast<Words*>(p) = v; }
 
 // A NaN stays one: in sums of bfloat16 it is the default NaN or an operand's payload, whose lower

@@ -1,0 +1,138 @@
+// wgrad of windows that slide over rows of positions of bfloat16, two positions at a time
+// (kernels.h, LaneSlides): each lane holds a pair of neighbouring positions, and one dot product
+// takes the place of two multiply-adds and of their conversions. As in tile.h, all loops over
+// accumulators are unrolled by pragma to keep them in registers. Included by kernels.cpp alone.
+#pragma once
+
+#include <utility>
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/lane_slides.h"
+#include "backends/simd/tile.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// Lane by lane the elements at `first` and at `second`.
+CONVTBW_INLINE Words paired(const bfloat16* first, const bfloat16* second) {
+#if defined(__AVX512BF16__)
+  // A half-vector each, whose elements are dealt to the lanes: 2 instructions; widened 4.
+  constexpr auto in_turn = [](int lanes, int j) { return j / 2 + j % 2 * lanes / 2; };
+  const WideShorts halves = reinterpret_cast<WideShorts>(_mm512_inserti64x4(
+      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first))),
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second)), 1));
+  return reinterpret_cast<Words>(shuffle<in_turn>(halves, halves));
+#else
+  return widen(&first->bits) | widen(&second->bits) << 16;
+#endif
+}
+
+template <int rows, int taps>
+struct PairedSums {
+  Floats sums[rows][taps];
+  Words windows[taps];  // that tap t of the last two positions met
+
+  // `pair`: the windows whose tap 0 two positions meet.
+  template <class Load>
+  CONVTBW_INLINE void step(const Load& load_row, Words pair) {
+    const Words between = windows[0] >> 16 | pair << 16;
+#pragma GCC unroll kUnroll
+    for (int t = taps - 1; t > 1; --t) windows[t] = loaded(windows[t - 2]);
+    if constexpr (taps > 1) windows[1] = loaded(between);
+    windows[0] = loaded(pair);
+#pragma GCC unroll kUnroll
+    for (int r = 0; r < rows; ++r) {
+      const Words x = loaded(load_row(r));
+#pragma GCC unroll kUnroll
+      for (int t = 0; t < taps; ++t)
+        sums[r][t] = Bfloat16Pairs::multiply_add(x, windows[t], sums[r][t]);
+    }
+  }
+};
+
+template <int rows, int taps>
+void paired_slides(const LaneSlides& call) {
+  constexpr int n = kLanes<float>;
+  PairedSums<rows, taps> tile;
+  clear_sums(tile.sums);
+  const int64_t a_step = call.a_step, b_step = call.b_step;
+  for (const SlidLine *line = call.lines, *end = line + call.line_count; line != end; ++line) {
+    const bfloat16* a[rows];
+#pragma GCC unroll kUnroll
+    for (int r = 0; r < rows; ++r)
+      a[r] = static_cast<const bfloat16*>(call.a) + line->a + call.rows[r].a;
+    const bfloat16* b = static_cast<const bfloat16*>(call.b) + line->b;
+    // Those before position -2, of which tap t meets the windows -2 - t and -1 - t.
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) {
+      tile.windows[t] = Words{};
+      if (t + 2 <= call.before)
+        tile.windows[t] = paired(b - (t + 2) * b_step, b - (t + 1) * b_step);
+      else if (t + 1 <= call.before)
+        tile.windows[t] = widen(&(b - (t + 1) * b_step)->bits) << 16;
+    }
+    int64_t left = call.positions;
+    int64_t windows = smaller(left, call.windows);
+    const auto next = [&] {
+#pragma GCC unroll kUnroll
+      for (int r = 0; r < rows; ++r) a[r] += 2 * a_step;
+      b += 2 * b_step;
+      left -= 2;
+      windows -= 2;
+    };
+    const auto both = [&](int r) __attribute__((always_inline)) {
+      return paired(a[r], a[r] + a_step);
+    };
+    const auto one = [&](int r) __attribute__((always_inline)) { return widen(&a[r]->bits); };
+    if (call.b_ahead) {
+      for (; windows > 1; next()) {
+        for (int64_t i = 0; i < call.a_ahead_count; ++i) {
+          __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
+          __builtin_prefetch(a[0] + call.a_ahead[i] + a_step, 0, 2);
+        }
+        __builtin_prefetch(b + call.b_ahead, 0, 2);
+        __builtin_prefetch(b + call.b_ahead + b_step, 0, 2);
+        tile.step(both, paired(b, b + b_step));
+      }
+    } else {
+      for (; windows > 1; next()) tile.step(both, paired(b, b + b_step));
+    }
+    for (; left > 0; next()) {
+      const Words pair = windows > 0 ? widen(&b->bits) : Words{};
+      if (left > 1)
+        tile.step(both, pair);
+      else
+        tile.step(one, pair);
+    }
+  }
+  float* const to = static_cast<float*>(call.sums);
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) {
+      float* const sum = to + call.rows[r].sums + t * n;
+      store(sum, load(sum) + tile.sums[r][t]);
+    }
+}
+
+template <int taps, int... row>
+constexpr void fill_paired_slides(LaneSlidesFunctions& functions,
+                                  std::integer_sequence<int, row...>) {
+  functions.max_rows[taps] = sizeof...(row);
+  ((functions.at[row + 1][taps] = paired_slides<row + 1, taps>), ...);
+}
+
+template <int... tap>
+constexpr LaneSlidesFunctions paired_slides_functions(std::integer_sequence<int, tap...>) {
+  LaneSlidesFunctions functions{};
+  (fill_paired_slides<tap + 1>(functions, std::make_integer_sequence<int, kSlidRows<tap + 1>>()),
+   ...);
+  return functions;
+}
+
+constexpr LaneSlidesFunctions kPairedSlides =
+    paired_slides_functions(std::make_integer_sequence<int, kMaxSlidTaps>());
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET
