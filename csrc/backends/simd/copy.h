@@ -60,7 +60,7 @@ struct SplitPairs {
   CONVTBW_INLINE Words all() const {
     if constexpr (halves == Halves::first) return widen(&p->bits);
     if constexpr (halves == Halves::second) return widen(&p[second].bits) << 16;
-    return widen(&p->bits) | widen(&p[second].bits) << 16;
+    return paired(&p->bits, &p[second].bits);
   }
   CONVTBW_INLINE Words some(int64_t count) const {
     if constexpr (halves == Halves::first) return widen_some(&p->bits, count);
@@ -266,8 +266,7 @@ CONVTBW_INLINE void store_halves(uint16_t* lower, uint16_t* upper, Words v) {
 #if defined(__AVX512BW__)
   constexpr auto lower_first = [](int lanes, int j) { return 2 * j % lanes + 2 * j / lanes; };
   const WideShorts elements = reinterpret_cast<WideShorts>(v);
-  const __m512i halves =
-      reinterpret_cast<__m512i>(shuffle<lower_first>(elements, elements));
+  const __m512i halves = reinterpret_cast<__m512i>(shuffle<lower_first>(elements, elements));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower), _mm512_castsi512_si256(halves));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper), _mm512_extracti64x4_epi64(halves, 1));
 #else

@@ -28,7 +28,8 @@ bool converts(const Arithmetic& arithmetic, Dtype dtype) {
 
 }  // namespace
 
-GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic)
+GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic,
+                                 const Arithmetic* pairs)
     : problem_(problem),
       arithmetic_(arithmetic),
       fprop_(problem.wanted == Role::y),
@@ -37,9 +38,10 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       parts_{spread_order(problem.geometry, problem.wanted).lanes, arithmetic.lanes},
       weights_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       axes_(phased_axes(problem)),
+      pairs_(suits_pairs() ? pairs : nullptr),
       side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            out_.channel == 1 && converts(arithmetic, in_.dtype)),
+            pairs_ || (out_.channel == 1 && converts(arithmetic, in_.dtype)), pairs_),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
@@ -55,11 +57,18 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   }
   overlapping_ = overlaps_by_half();
   if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
+  if (overlapping_) pairs_ = nullptr;
   kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels of all groups in lanes" +
            (overlapping_ ? ", overlapping windows" : "") +
-           (side_.in_place() ? ", in place, " : ", ") + arithmetic.name;
+           (side_.in_place() ? ", in place, " : ", ") + (pairs_ ? *pairs_ : arithmetic).name;
   workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
+}
+
+bool GroupedDataPlan::suits_pairs() const {
+  return problem_.geometry.x_channels == 1 && problem_.geometry.y_channels == 1 &&
+         std::ranges::any_of(axes_[2].phases,
+                             [](const Phase& phase) { return phase.sliding.taps > 1; });
 }
 
 void GroupedDataPlan::choose_sizes() {
@@ -79,28 +88,30 @@ void GroupedDataPlan::choose_sizes() {
   stage_units_ = staged_ ? covered(grid_.size) * parts_.pitch() : 0;
 }
 
-// What every sum starts from: the bias or zero; then [phase][plane][tap][lane]. Here a vector of
-// the lanes.
+// What every sum starts from: the bias or zero; then [phase][plane][tap][lane], where rows of taps
+// are in pairs with half as many rows. Here a vector of the lanes.
 void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
   const int64_t count = std::min(parts_.width, parts_.lanes - first);
   const int64_t zeros = parts_.width - count;
   const int dtype = static_cast<int>(problem_.dtype);
-  const CopyFunction copy = arithmetic_.pack[dtype];
+  const CopyFunction copy = (pairs_ ? *pairs_ : arithmetic_).pack[dtype];
   char* to = packed + first * unit();
   if (operands.bias)
     arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, count, 1, to,
                               parts_.width, 1, 1, count, zeros});
   else
     std::memset(to, 0, parts_.width * unit());
-  to += weights_pitch_ * unit();
   const WeightsStrides& w = problem_.w;
   for (const BoxPhase& phase : phases_) {
     const auto& [axis0, axis1, axis2, axis3] = phase.axes;
-    const int64_t row = axis3->sliding.taps;
+    const int64_t row = axis3->sliding.taps, second = axis2->tap_step * w.axes[1];
+    const int64_t together = pairs_ ? 2 : 1, rows = axis2->sliding.taps;
+    to = packed + first * unit() +
+         (1 + phase.taps_before * side_.planes()) * weights_pitch_ * unit();
     for (int64_t plane = 0; plane < side_.planes(); ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
-        for (int64_t t1 = 0; t1 < axis2->sliding.taps; ++t1, to += row * weights_pitch_ * unit()) {
+        for (int64_t t1 = 0; t1 < rows; t1 += together, to += row * weights_pitch_ * unit()) {
           const int64_t tap = (axis1->tap + t0 * axis1->tap_step) * w.axes[0] +
                               (axis2->tap + t1 * axis2->tap_step) * w.axes[1] +
                               axis3->tap * w.axes[2];
@@ -108,9 +119,18 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
                                    (plane * weights_.plane_stride() + tap) * bytes;
           weights_.for_each_piece(first, count,
                                   [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                                    copy({from + offset * bytes, axis3->tap_step * w.axes[2],
-                                          stride, to + lane * unit(), weights_pitch_, 1, row, lanes,
-                                          lane + lanes == count ? zeros : 0});
+                                    Copy call{from + offset * bytes,
+                                              axis3->tap_step * w.axes[2],
+                                              stride,
+                                              to + lane * unit(),
+                                              weights_pitch_,
+                                              1,
+                                              row,
+                                              lanes,
+                                              lane + lanes == count ? zeros : 0};
+                                    call.halves = t1 + 1 < rows ? Halves::both : Halves::first;
+                                    call.second = second;
+                                    copy(call);
                                   });
         }
   }
@@ -127,7 +147,7 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
   const auto [offset, window, tap] = phase.footings[along];
   const bool halves = element_bytes(side_.dtype()) == 2;
   const bool spread = arithmetic_.lanes * unit() < 64 && view.stride[along] * window * unit() % 512;
-  if (!(halves || spread) || window % tap != 0) return 0;
+  if (!(halves || spread) || window % tap != 0 || (pairs_ && along == 2)) return 0;
   const int64_t apart = window / tap;
   return ceil_div(region.taps[along], apart) >= kMinRunTaps ? apart : 0;
 }
@@ -138,11 +158,12 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
                                 int64_t along, LaneTapRun* runs, LaneRow& row) const {
   const int64_t apart = taps_apart(phase, view, region, along);
   PerAxis<int64_t> a_step{}, w_step{};
+  const int64_t together = pairs_ ? 2 : 1;  // rows of weights
   w_step[3] = weights_pitch_;
-  for (int a = kBoxRank - 1; a > 0; --a) {
-    if (a < 3) w_step[a] = w_step[a + 1] * phase.axes[a + 1]->sliding.taps;
-    a_step[a] = phase.footings[a].tap * view.stride[a];
-  }
+  w_step[2] = w_step[3] * phase.axes[3]->sliding.taps;
+  w_step[1] = w_step[2] * ceil_div(phase.axes[2]->sliding.taps, together);
+  for (int a = 1; a < kBoxRank; ++a) a_step[a] = phase.footings[a].tap * view.stride[a];
+  row.second = a_step[2];
   const int64_t planes = side_.planes(), a_plane = view.plane;
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
@@ -162,15 +183,20 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
     const int64_t pieces = ceil_div(all, row.most_taps), least = all / pieces, more = all % pieces;
     for (int64_t p = 0; p < planes; ++p)
       for (int64_t t1 = begin[1]; t1 < end[1]; ++t1)
-        for (int64_t t2 = begin[2]; t2 < end[2]; ++t2) {
+        for (int64_t t2 = begin[2], rows; t2 < end[2]; t2 += rows) {
           int64_t a = p * a_plane + t1 * a_step[1] + t2 * a_step[2] + begin[3] * a_step[3];
-          int64_t w = p * w_plane + t1 * w_step[1] + t2 * w_step[2] + begin[3] * w_step[3];
+          int64_t w =
+              p * w_plane + t1 * w_step[1] + t2 / together * w_step[2] + begin[3] * w_step[3];
+          rows = std::min(together - t2 % together, end[2] - t2);
+          const Halves halves = rows == together     ? Halves::both
+                                : t2 % together == 0 ? Halves::first
+                                                     : Halves::second;
           for (int64_t t3 = begin[3]; t3 < end[3]; ++t3, a += a_step[3], w += w_step[3]) {
-            *run++ = {a, w, least + (more > 0)};
+            *run++ = {a, w, least + (more > 0), halves};
             for (int64_t i = 1; i < pieces; ++i, ++run) {
-              const auto [last_a, last_w, last_taps] = run[-1];
-              *run = {last_a + last_taps * row.a_step, last_w + last_taps * row.w_step,
-                      least + (i < more)};
+              const LaneTapRun& last = run[-1];
+              *run = {last.a + last.taps * row.a_step, last.w + last.taps * row.w_step,
+                      least + (i < more), halves};
             }
           }
         }
@@ -199,7 +225,8 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
     c = stage - offset(positions.begin, c_stride) * unit();  // where position 0 would lie
   }
   const auto lane_row =
-      arithmetic_.lane_row[static_cast<int>(side_.dtype())][static_cast<int>(out_dtype_)];
+      (pairs_ ? *pairs_ : arithmetic_)
+          .lane_row[static_cast<int>(side_.dtype())][static_cast<int>(out_dtype_)];
   LaneRow row{};
   row.lanes = std::max(lanes.count, parts_.width);
   row.start = packed + lanes.begin * unit();
@@ -270,9 +297,9 @@ void GroupedDataPlan::run(const Operands& operands) const {
   });
 }
 
-std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem,
-                                              const Arithmetic& arithmetic) {
-  return std::make_unique<GroupedDataPlan>(problem, arithmetic);
+std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                              const Arithmetic* pairs) {
+  return std::make_unique<GroupedDataPlan>(problem, arithmetic, pairs);
 }
 
 }  // namespace convtbw::simd

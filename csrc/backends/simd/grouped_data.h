@@ -13,10 +13,12 @@ namespace convtbw::simd {
 
 class GroupedDataPlan : public Plan {
  public:
-  GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic);
+  GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic, const Arithmetic* pairs);
   void run(const Operands& operands) const override;
 
  private:
+  // Whether taps of neighbouring rows are multiplied in pairs.
+  bool suits_pairs() const;
   void choose_sizes();
   void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
   int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
@@ -40,8 +42,8 @@ class GroupedDataPlan : public Plan {
     return count;
   }
   int64_t local_bytes() const {
-    return most_taps_ * int64_t{sizeof(LaneTapRun)} +
-           side_.memory_bytes() + (stage_units_ + partial_units_) * unit();
+    return most_taps_ * int64_t{sizeof(LaneTapRun)} + side_.memory_bytes() +
+           (stage_units_ + partial_units_) * unit();
   }
 
   const Problem problem_;
@@ -51,6 +53,7 @@ class GroupedDataPlan : public Plan {
   LaneParts parts_;
   const int64_t weights_pitch_;  // units from one tap to the next
   PerAxis<PhasedAxis> axes_;
+  const Arithmetic* pairs_;  // for rows of taps in pairs, or nullptr
   LaneSide side_;
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase

@@ -60,7 +60,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   if (slides_) kernel += "sliding windows, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
-  kernel += (paired() ? *pairs : arithmetic).name;
+  kernel += (uses_pairs() ? *pairs : arithmetic).name;
   workspace = problem.threads * local_bytes_;
   if (chunks_ > 1) workspace += all_.slices * parts_.count() * chunks_ * part_sums_ * unit();
   bytes = sizeof(GroupedWeightsPlan) + columns_.size() * sizeof(Columns);
@@ -69,7 +69,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
 // For sliding windows of one channel a group.
 const Arithmetic* GroupedWeightsPlan::keeping() const {
   return may_slide() && sliding_[3].stride == sliding_[3].dilation && !order_.spread() ? pairs_
-                                                                                        : nullptr;
+                                                                                       : nullptr;
 }
 
 // Whether elements of x should be converted where they are met, not copied.
@@ -116,8 +116,7 @@ void GroupedWeightsPlan::choose_sizes() {
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
   x_.set_sizes(grid_.size, parts_);
   y_.set_sizes(grid_.size, parts_);
-  buffer_bytes_ =
-      x_.memory_bytes() + y_.memory_bytes() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
+  buffer_bytes_ = x_.memory_bytes() + y_.memory_bytes() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   buffer_bytes_ = ceil_div(buffer_bytes_, 64) * 64;
   local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_sums_ * unit());

@@ -12,8 +12,7 @@ namespace convtbw::simd {
 
 class GroupedWeightsPlan : public Plan {
  public:
-  GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic,
-                     const Arithmetic* pairs);
+  GroupedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic, const Arithmetic* pairs);
   void run(const Operands& operands) const override;
 
  private:
@@ -59,7 +58,7 @@ class GroupedWeightsPlan : public Plan {
   void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                    int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
   // Whether dot products of neighbouring positions sum what slides.
-  bool paired() const { return slides_ && keeping() != nullptr; }
+  bool uses_pairs() const { return slides_ && keeping() != nullptr; }
   const Arithmetic* keeping() const;
   bool may_slide() const;
   bool rows_stay() const;

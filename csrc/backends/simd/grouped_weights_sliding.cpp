@@ -46,7 +46,8 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
   // So many lanes at a time: what they read stays in the first-level cache.
   constexpr int64_t kLanes = 32;
   const LaneSlidesFunctions& functions =
-      (paired() ? *pairs_ : arithmetic_).lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+      (uses_pairs() ? *pairs_ : arithmetic_)
+          .lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   // Several rows share the windows, unless there is but one.
   int64_t tap_pieces = ceil_div(taps.row_taps, kMaxSlidTaps);
   while (taps.row_count > 1 && functions.max_rows[ceil_div(taps.row_taps, tap_pieces)] == 1)

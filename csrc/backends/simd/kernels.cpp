@@ -56,7 +56,7 @@ extern constinit const Arithmetic kPairs{
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>},
     copy_halves,
     shifted_sum<float>,
-    {},
+    {{}, {lane_row<bfloat16, float, true>, lane_row<bfloat16, bfloat16, true>}},
     {},
     {},
     {{}, {{}, kPairedSlides}},

@@ -60,10 +60,14 @@ struct Tiles {
 // Below, lanes are channels on every side: of x, of w and of y. Where they are no multiple of a
 // vector, the last vector overlaps the one before; there is at least one.
 
+enum class Halves : uint8_t { both, first, second };
+
 // Neighbouring taps whose pixels are as far apart as those of results, so that results share what
-// they read. Where the first one lies, behind the pixel and in the weights.
+// they read. Where the first one lies, behind the pixel and in the weights. With pairs each is two
+// taps of neighbouring rows, or one of the two.
 struct LaneTapRun {
   int64_t a, w, taps;
+  Halves halves = Halves::both;
 };
 
 // Runs of one row of results are of 1 tap each; or else of 3 and 2, or of 4 and 3, along at least
@@ -86,6 +90,7 @@ struct LaneRow {
   // 0. No prefetcher of a CPU follows pixels of which a few channels are read at a time.
   const int64_t* ahead;
   int64_t ahead_count, c_ahead;
+  int64_t second;  // with pairs: how far behind a pair's first element of a the second one lies
 };
 
 // Results of windows that are twice as long as they are apart, in two axes, and whose positions are
@@ -324,8 +329,6 @@ struct ShiftedSum {
   int64_t to_step, count;
 };
 
-enum class Halves : uint8_t { both, first, second };
-
 // A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
 // dimension is contiguous on either side.
 struct Copy {
@@ -395,7 +398,7 @@ struct Arithmetic {
   CopyFunction unpack[4];  // sums to elements
   CopyFunction keep;       // elements of bfloat16 as they are; for pairs alone
   void (*shifted_sum)(const ShiftedSum&);
-  // Not for pairs.
+  // For pairs where nothing is said, or not at all.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed

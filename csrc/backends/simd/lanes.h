@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/simd/kernels.h"
+#include "backends/simd/tile.h"
 #include "backends/simd/vector.h"
 
 namespace convtbw::simd::CONVTBW_TARGET {
@@ -34,8 +35,54 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
+// What is loaded of a pixel and of weights, and how they are multiplied: one tap,
+template <class T>
+struct OneTap {
+  template <class From>
+  static CONVTBW_INLINE Vector<T> pixel(const From* p, int64_t) {
+    return load(p);
+  }
+  static CONVTBW_INLINE Vector<T> weights(const T* w) { return load(w); }
+  static CONVTBW_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> w, Vector<T> sum) {
+    return sum + a * w;
+  }
+};
+
+// two taps of bfloat16 whose weights are pairs,
+struct TwoTaps {
+  static CONVTBW_INLINE Words pixel(const bfloat16* p, int64_t second) {
+    return paired(&p->bits, &p[second].bits);
+  }
+  static CONVTBW_INLINE Words weights(const float* w) { return reinterpret_cast<Words>(load(w)); }
+  static CONVTBW_INLINE Floats multiply_add(Words a, Words w, Floats sum) {
+    return Bfloat16Pairs::multiply_add(a, w, sum);
+  }
+};
+
+// or one of these: an infinity, multiplied by a tap that is not there, would be NaN.
+template <Halves halves>
+struct OneOfTwoTaps : OneTap<float> {
+  static CONVTBW_INLINE Floats weights(const float* w) {
+    const Words pairs = TwoTaps::weights(w);
+    return reinterpret_cast<Floats>(halves == Halves::first ? pairs << 16 : pairs & 0xffff0000);
+  }
+};
+
+// f(how a run's taps are multiplied)
+template <bool pairs, class T, class F>
+CONVTBW_INLINE void with_taps_of(const LaneTapRun& run, const F& f) {
+  if constexpr (!pairs)
+    f(OneTap<T>());
+  else if (run.halves == Halves::both)
+    f(TwoTaps());
+  else if (run.halves == Halves::first)
+    f(OneOfTwoTaps<Halves::first>());
+  else
+    f(OneOfTwoTaps<Halves::second>());
+}
+
 // Tap by tap. Elements are converted where they are loaded and stored.
-template <class From, class To, int pixels, int vectors, class T = SumOf<To>>
+template <class From, class To, bool pairs, int pixels, int vectors, class T = SumOf<To>>
 void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   constexpr int n = kLanes<T>;
   const int64_t a_step = row.a_step, c_step = row.c_step;
@@ -54,14 +101,19 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
   for (int64_t i = 0; i < row.ahead_count; ++i)
     prefetch<false, pixels, vectors * n>(a + row.ahead[i], a_step);
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
+  const int64_t second = row.second;
   for (const LaneTapRun *tap = row.runs, *end = tap + row.run_count; tap != end; ++tap) {
-    Vector<T> weights[vectors];
+    with_taps_of<pairs, T>(*tap, [&](auto taps) __attribute__((always_inline)) {
+      decltype(taps.weights(w)) weights[vectors];
 #pragma GCC unroll kUnroll
-    for (int v = 0; v < vectors; ++v) weights[v] = load(w + tap->w + v * n);
+      for (int v = 0; v < vectors; ++v) weights[v] = taps.weights(w + tap->w + v * n);
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < pixels; ++i)
+      for (int i = 0; i < pixels; ++i)
 #pragma GCC unroll kUnroll
-      for (int v = 0; v < vectors; ++v) sums[i][v] += load(at[i] + tap->a + v * n) * weights[v];
+        for (int v = 0; v < vectors; ++v)
+          sums[i][v] =
+              taps.multiply_add(taps.pixel(at[i] + tap->a + v * n, second), weights[v], sums[i][v]);
+    });
   }
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i)
@@ -80,47 +132,49 @@ constexpr int kMaxPixels = vectors == 1        ? 12
                            : sizeof(From) == 2 ? 6
                                                : 7;
 
-template <class From, class To, int vectors, int... pixels>
+template <class From, class To, bool pairs, int vectors, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
     std::integer_sequence<int, pixels...>) {
-  return {lane_pixels<From, To, pixels + 1, vectors>...};
+  return {lane_pixels<From, To, pairs, pixels + 1, vectors>...};
 }
 
 // Functions for 1, 2, ... pixels.
-template <class From, class To, int vectors>
-constexpr auto kLanePixels = lane_pixels_by_count<From, To, vectors>(
+template <class From, class To, bool pairs, int vectors>
+constexpr auto kLanePixels = lane_pixels_by_count<From, To, pairs, vectors>(
     std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
 
 // A run of taps: each pixel is loaded, and converted, once for all of its results.
-template <int taps, int pixels, class From, class T>
-CONVTBW_INLINE void add_run(const From* a, int64_t a_step, const T* w, int64_t w_step,
-                            Vector<T> (&sums)[pixels]) {
-  Vector<T> weights[taps];
+template <int taps, class Taps, int pixels, class From, class T>
+CONVTBW_INLINE void add_run(Taps kind, const From* a, int64_t a_step, int64_t second, const T* w,
+                            int64_t w_step, Vector<T> (&sums)[pixels]) {
+  decltype(kind.weights(w)) weights[taps];
 #pragma GCC unroll kUnroll
-  for (int t = 0; t < taps; ++t) weights[t] = load(w + t * w_step);
+  for (int t = 0; t < taps; ++t) weights[t] = kind.weights(w + t * w_step);
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
-    const Vector<T> pixel = load(a);
+    const auto pixel = kind.pixel(a, second);
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
-      if (i >= t && i - t < pixels) sums[i - t] += pixel * weights[t];
+      if (i >= t && i - t < pixels) sums[i - t] = kind.multiply_add(pixel, weights[t], sums[i - t]);
   }
 }
 
 // Of one vector, in runs of `most` taps or one less.
-template <class From, class To, int most, int pixels, class T = SumOf<To>>
+template <class From, class To, bool pairs, int most, int pixels, class T = SumOf<To>>
 void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
-  const int64_t a_step = row.a_step, c_step = row.c_step, w_step = row.w_step;
+  const int64_t a_step = row.a_step, c_step = row.c_step, w_step = row.w_step, second = row.second;
   Vector<T> sums[pixels];
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i) sums[i] = load(start);
   for (const LaneTapRun *run = row.runs, *end = run + row.run_count; run != end; ++run) {
     const From* const from = a + run->a;
     const T* const weights = w + run->w;
-    if (run->taps == most)
-      add_run<most>(from, a_step, weights, w_step, sums);
-    else
-      add_run<most - 1>(from, a_step, weights, w_step, sums);
+    with_taps_of<pairs, T>(*run, [&](auto taps) __attribute__((always_inline)) {
+      if (run->taps == most)
+        add_run<most>(taps, from, a_step, second, weights, w_step, sums);
+      else
+        add_run<most - 1>(taps, from, a_step, second, weights, w_step, sums);
+    });
   }
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels; ++i) store(c + i * c_step, sums[i]);
@@ -130,20 +184,20 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
 template <int taps>
 constexpr int kMaxRunPixels = 15 - taps;
 
-template <class From, class To, int most, int... pixels>
+template <class From, class To, bool pairs, int most, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(
     std::integer_sequence<int, pixels...>) {
-  return {lane_runs<From, To, most, pixels + kMinRunPixels>...};
+  return {lane_runs<From, To, pairs, most, pixels + kMinRunPixels>...};
 }
 
 // Functions for so many pixels, one more, ... As even as can be, no piece of a row has fewer.
-template <class From, class To, int most>
-constexpr auto kLaneRuns = lane_runs_by_pixels<From, To, most>(
+template <class From, class To, bool pairs, int most>
+constexpr auto kLaneRuns = lane_runs_by_pixels<From, To, pairs, most>(
     std::make_integer_sequence<int, kMaxRunPixels<most> - kMinRunPixels + 1>());
 
 // The lanes of a cache line before the next line, and of few pixels at a time: a line is read for
 // every vector of it.
-template <class From, class To, int taps>
+template <class From, class To, bool pairs, int taps>
 void lane_row_in_runs(const LaneRow& row) {
   using T = SumOf<To>;
   constexpr int64_t n = kLanes<T>, line = 64 / sizeof(From), most = kMaxRunPixels<taps>;
@@ -160,7 +214,7 @@ void lane_row_in_runs(const LaneRow& row) {
       }
       for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
         const int64_t at = smaller(lane, row.lanes - n);
-        kLaneRuns<From, To, taps>[pixels - kMinRunPixels](
+        kLaneRuns<From, To, pairs, taps>[pixels - kMinRunPixels](
             row, a + at, static_cast<const T*>(row.w) + at, static_cast<const T*>(row.start) + at,
             c + at);
       }
@@ -168,10 +222,10 @@ void lane_row_in_runs(const LaneRow& row) {
 }
 
 // All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
-template <class From, class To>
+template <class From, class To, bool pairs = false>
 void lane_row(const LaneRow& row) {
-  if (row.most_taps == 3) return lane_row_in_runs<From, To, 3>(row);
-  if (row.most_taps == 4) return lane_row_in_runs<From, To, 4>(row);
+  if (row.most_taps == 3) return lane_row_in_runs<From, To, pairs, 3>(row);
+  if (row.most_taps == 4) return lane_row_in_runs<From, To, pairs, 4>(row);
   using T = SumOf<To>;
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
@@ -183,7 +237,7 @@ void lane_row(const LaneRow& row) {
     int64_t left = row.pixels;
     for (int64_t pieces = (left + most - 1) / most; pieces; --pieces) {
       const int64_t pixels = left / pieces;  // even pieces: no short one at the end
-      kLanePixels<From, To, vectors>[pixels - 1](row, a, w, start, c);
+      kLanePixels<From, To, pairs, vectors>[pixels - 1](row, a, w, start, c);
       a += pixels * row.a_step;
       c += pixels * row.c_step;
       left -= pixels;

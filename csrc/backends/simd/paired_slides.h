@@ -14,20 +14,6 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// Lane by lane the elements at `first` and at `second`.
-CONVTBW_INLINE Words paired(const bfloat16* first, const bfloat16* second) {
-#if defined(__AVX512BF16__)
-  // A half-vector each, whose elements are dealt to the lanes: 2 instructions; widened 4.
-  constexpr auto in_turn = [](int lanes, int j) { return j / 2 + j % 2 * lanes / 2; };
-  const WideShorts halves = reinterpret_cast<WideShorts>(_mm512_inserti64x4(
-      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first))),
-      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second)), 1));
-  return reinterpret_cast<Words>(shuffle<in_turn>(halves, halves));
-#else
-  return widen(&first->bits) | widen(&second->bits) << 16;
-#endif
-}
-
 template <int rows, int taps>
 struct PairedSums {
   Floats sums[rows][taps];
@@ -58,11 +44,11 @@ void paired_slides(const LaneSlides& call) {
   clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
   for (const SlidLine *line = call.lines, *end = line + call.line_count; line != end; ++line) {
-    const bfloat16* a[rows];
+    const uint16_t* a[rows];
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r)
-      a[r] = static_cast<const bfloat16*>(call.a) + line->a + call.rows[r].a;
-    const bfloat16* b = static_cast<const bfloat16*>(call.b) + line->b;
+      a[r] = static_cast<const uint16_t*>(call.a) + line->a + call.rows[r].a;
+    const uint16_t* b = static_cast<const uint16_t*>(call.b) + line->b;
     // Those before position -2, of which tap t meets the windows -2 - t and -1 - t.
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
@@ -70,7 +56,7 @@ void paired_slides(const LaneSlides& call) {
       if (t + 2 <= call.before)
         tile.windows[t] = paired(b - (t + 2) * b_step, b - (t + 1) * b_step);
       else if (t + 1 <= call.before)
-        tile.windows[t] = widen(&(b - (t + 1) * b_step)->bits) << 16;
+        tile.windows[t] = widen(b - (t + 1) * b_step) << 16;
     }
     int64_t left = call.positions;
     int64_t windows = smaller(left, call.windows);
@@ -81,10 +67,9 @@ void paired_slides(const LaneSlides& call) {
       left -= 2;
       windows -= 2;
     };
-    const auto both = [&](int r) __attribute__((always_inline)) {
-      return paired(a[r], a[r] + a_step);
-    };
-    const auto one = [&](int r) __attribute__((always_inline)) { return widen(&a[r]->bits); };
+    const auto both = [&](int r)
+                          __attribute__((always_inline)) { return paired(a[r], a[r] + a_step); };
+    const auto one = [&](int r) __attribute__((always_inline)) { return widen(a[r]); };
     if (call.b_ahead) {
       for (; windows > 1; next()) {
         for (int64_t i = 0; i < call.a_ahead_count; ++i) {
@@ -99,7 +84,7 @@ void paired_slides(const LaneSlides& call) {
       for (; windows > 1; next()) tile.step(both, paired(b, b + b_step));
     }
     for (; left > 0; next()) {
-      const Words pair = windows > 0 ? widen(&b->bits) : Words{};
+      const Words pair = windows > 0 ? widen(b) : Words{};
       if (left > 1)
         tile.step(both, pair);
       else

@@ -31,7 +31,8 @@ std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
 
 // For groups of few channels; not for pairs, which serve where they have functions for it.
-std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                              const Arithmetic* pairs);
 std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
                                                  const Arithmetic& arithmetic,
                                                  const Arithmetic* pairs);

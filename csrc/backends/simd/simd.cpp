@@ -210,8 +210,9 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                     : simd::plane_weights_plan(p, plain);
   }
   if (few_channels_a_group(p, plain.lanes))
-    return p.wanted == Role::w ? simd::grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)
-                               : simd::grouped_data_plan(p, plain);
+    return p.wanted == Role::w
+               ? simd::grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)
+               : simd::grouped_data_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr);
   if (chosen.winograd && suits_winograd(p))
     return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
                                : simd::winograd_plan(p, chosen);
