@@ -119,7 +119,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_weights", 3, 56, 64, **dense) == "simd"
         assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"
         depthwise = {"groups": 96, "dtype": torch.bfloat16}
-        assert served("convolution", 3, 56, 96, **depthwise) == "onednn"
+        assert served("convolution", 3, 56, 96, **depthwise) == "simd"
+        assert served("convolution", 3, 112, 96, **depthwise, stride=2) == "onednn"
+        many = depthwise | {"groups": 960}
+        assert served("convolution", 3, 14, 960, **many) == "onednn"
         assert served("convolution", 5, 56, 96, **depthwise) == "simd"
         assert served("convolution", 3, 56, 96, **depthwise, data_format="NCX") == "simd"
         assert served("convolution_backward_data", 5, 56, 96, **depthwise, stride=2) == "simd"

@@ -424,21 +424,19 @@ bool has_bfloat16_products() {
   return has;
 }
 
-// 2-D depthwise problems in bfloat16 on CPUs with its dot products, channels last, up to 7x7. Times
-// of simd over oneDNN, two threads of Zen 5, 21 to 960 channels of 7x7 to 112x112: fprop of 3x3
-// 0.95 to 1.3, with strides 1.0 to 2.5; dgrad of 3x3 0.95 to 1.25; 5x5 and 7x7 0.65 to 1.0, but of
-// images up to 16x16 fprop 1.0 to 1.55, dgrad 0.95 to 1.35; dgrad with strides has no kernel; wgrad
-// of 3x3 0.2 to 1.25. Channels first 0.3 to 0.95.
+// 2-D depthwise problems in bfloat16 on CPUs with its dot products, channels last. Times of simd
+// over oneDNN, two threads of Zen 4, 24 to 960 channels of 7x7 to 112x112: fprop of 3x3 0.65
+// to 1.1, of 14x14 1.0 to 1.3, with strides 0.8 to 1.3; dgrad of 3x3 0.55 to 1.15, of 14x14 1.1;
+// 5x5 and 7x7 0.5 to 1.0; dgrad with strides has no kernel; wgrad of 3x3 0.2 to 1.1. Channels first
+// 0.3 to 0.95.
 bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||
       g.groups < 32 || p.x.channel != 1)
     return false;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  if (rows.k > 7 || columns.k > 7) return false;
-  const bool small = columns.y <= 16, strides = !unit_strides(g);
-  const bool three = rows.k <= 3 && columns.k <= 3;
-  return p.wanted != Role::w && (three || small) && (p.wanted == Role::y || !strides);
+  if (rows.k > 3 || columns.k > 3 || p.wanted == Role::w) return false;
+  return unit_strides(g) ? columns.y <= 16 : p.wanted == Role::y;
 }
 
 // Dense problems in bfloat16 on CPUs with its dot products, channels last. Times of simd over
