@@ -96,6 +96,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     first, second = ("simd", "onednn") if intel_avx512 else ("onednn", "simd")
     assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == first
     assert served("convolution", 3, 1000, 64, axes=1) == second
+    if not intel:
+        assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
     assert served("convolution", 3, 56, 32) == second  # Winograd
     assert served("convolution", 2, 32, 32, stride=2, axes=3) == second
     groups = "onednn" if intel else "simd"

@@ -389,9 +389,12 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
-  if (p.geometry.rank == 1)
-    return intel ? suits_sequence_kernels_of_intel(p) : suits_sequence_kernels(p, avx512);
-  return p.geometry.rank == 2 ? suits_image_kernels(p, avx512) : suits_volume_kernels(p, avx512);
+  if (p.geometry.rank == 1 && intel) return suits_sequence_kernels_of_intel(p);
+  // One tap of channels last is the same in 1-D and 2-D: 0.9 to 1.3 up to 12 MB, 0.8 to 1.05 beyond
+  // (40 random layers, two threads of Zen 4).
+  const bool image = p.geometry.rank == 1 && one_tap(p.geometry) && has_channels_last(p);
+  if (p.geometry.rank == 2 || image) return suits_image_kernels(p, avx512);
+  return p.geometry.rank == 1 ? suits_sequence_kernels(p, avx512) : suits_volume_kernels(p, avx512);
 }
 
 // Groups of at least four channels on both sides on Intel's CPUs, channels last, without dilations,

@@ -287,7 +287,7 @@ CONVTBW_INLINE void copy_paired_block(const Copy& c, const uint16_t* from, uint1
   for (int i = 0; i < n; ++i, to += 2 * c.to_row) store_halves(to, to + c.to_row, lines[i]);
 }
 
-void copy_paired_blocks(const Copy& c, Halfwords from) {
+CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
   constexpr int64_t n = kLanes<uint32_t>;
   for (int64_t column = 0; column < c.columns; column += n)
     for (int64_t row = 0; row < c.rows; row += 2 * n) {
