@@ -175,23 +175,75 @@ def test_channel_multiplier_of_windows_that_overlap(target: str, kernel: int, st
         assert torch.equal(found, expected.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize(
     ("kernel", "stride", "plan"), [(4, 2, "overlapping windows"), (5, 1, "sliding windows")]
 )
 @every_target
 def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
-    target: str, kernel: int, stride: int, plan: str, value: float
+    target: str, kernel: int, stride: int, plan: str, value: float, dtype: torch.dtype
 ) -> None:
     layer = last(1, CHANNELS, 10, 12, kernel=(kernel,) * 2, padding=(1, 1), stride=(stride,) * 2)
     for row, column in itertools.product((0, 4, 9), (0, 5, 11)):
-        x, w, y = layer.operands(torch.float32)
+        x, w, y = layer.operands(dtype)
         x[0, row, column, 3] = value
         call = call_of("wgrad", x, w, y.fill_(1), layer)
         with torch_ops.backends.use("simd", target):
             assert plan in call.kernel()
             found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
         assert torch.equal(found, expected), (row, column)
+
+
+# Rows of taps of which the last has no partner, or none in some of a stride's phases.
+ROWS_OF_TAPS = (
+    last(1, CHANNELS, 9, 12, kernel=(3, 3), padding=(1, 1)),
+    last(1, CHANNELS, 9, 30, kernel=(5, 7), padding=(2, 3)),
+    last(1, CHANNELS, 9, 12, kernel=(2, 3), padding=(1, 1)),
+    last(1, CHANNELS, 11, 12, kernel=(5, 5), padding=(2, 2), stride=(2, 2)),
+    last(1, CHANNELS, 11, 12, kernel=(3, 4), padding=(2, 2), dilation=(2, 1)),
+    last(2, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+    # Transposed first.
+    Layer((2, 40, 18, 14), (3, 3), (1, 1)),
+)
+
+
+def multiplies_pairs(target: str) -> bool:
+    """Whether bfloat16 is multiplied in pairs; in portable code for the sake of tests."""
+    pairs = torch.cpu._is_avx512_bf16_supported() and target == "avx512"
+    return pairs or target == "generic512"
+
+
+@every_target
+def test_bfloat16_is_multiplied_in_pairs(target: str) -> None:
+    with torch_ops.backends.use("simd", target):
+        for layer, partial in [
+            *itertools.product(ROWS_OF_TAPS, ("fprop", "dgrad")),
+            *itertools.product(SLIDING, ("wgrad",)),
+        ]:
+            call = call_of(partial, *layer.operands(torch.bfloat16), layer)
+            found = call.kernel().endswith("bf16 pairs")
+            assert found == multiplies_pairs(target), (layer, partial, call.kernel())
+            assert torch.equal(call.run(), call.exact()), (layer, partial)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("partial", ["fprop", "dgrad"])
+@every_target
+def test_what_is_not_finite_does_not_meet_taps_that_are_absent(
+    target: str, partial: str, value: float
+) -> None:
+    for layer in ROWS_OF_TAPS:
+        x, w, y = layer.operands(torch.bfloat16)
+        operand = x if partial == "fprop" else y
+        pixels = operand.movedim(-1 if layer.data_format == "NXC" else 1, -1)
+        for at in (0, 0.5, 1):
+            operand.zero_()
+            pixels[tuple(int(at * (n - 1)) for n in pixels.shape)] = value
+            call = call_of(partial, x, w.fill_(1), y, layer)
+            with torch_ops.backends.use("simd", target):
+                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+            assert torch.equal(found, expected), (layer, at)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
