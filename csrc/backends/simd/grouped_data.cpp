@@ -65,6 +65,8 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   bytes = sizeof(GroupedDataPlan);
 }
 
+// 3x3 and 7x7 take 0.77 and 0.64 of the time channels first, 0.91 and 0.79 channels last, 4x4 of
+// stride 2 0.75 (Zen 4). Nothing is gained by windows of one row of taps.
 bool GroupedDataPlan::suits_pairs() const {
   return problem_.geometry.x_channels == 1 && problem_.geometry.y_channels == 1 &&
          std::ranges::any_of(axes_[2].phases,
