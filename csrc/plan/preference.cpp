@@ -307,19 +307,22 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 
 // One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
 // Times of simd over oneDNN, two threads of Zen 4, 180 random layers of 16 to 1024 channels, means
-// from 12 MB on: AVX2 kernels of both, fprop and wgrad 0.81 to 0.97, dgrad 0.87 to 0.97; AVX-512
-// kernels of both, fprop into as many or more channels 0.86 to 0.94, into fewer 1.0, dgrad 0.84
-// to 1.03, wgrad into as many or more 0.73 to 0.91, into fewer 1.0; fprop and dgrad with up to 31
-// channels on a side 0.8 to 1.2. Up to 12 MB 0.95 to 1.2.
+// from 12 MB on: AVX2 kernels of both, fprop 0.81 to 0.97, dgrad 0.87 to 0.97, wgrad of images up
+// to 28x28 or into 1024 channels 0.83; AVX-512 kernels of both, fprop into as many or more channels
+// 0.86 to 0.94, into fewer 1.0, dgrad 0.84 to 1.03, wgrad into as many or more 0.73 to 0.96, into
+// fewer 1.0 to 1.15; fprop and dgrad with up to 31 channels on a side 0.8 to 1.2. Up to 12 MB 0.95
+// to 1.2. Other wgrad with AVX2 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15).
 bool one_tap_far_away(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20;
   const Geometry& g = p.geometry;
   if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
       data_bytes(p, Role::x) + data_bytes(p, Role::y) < kFarBytes)
     return false;
-  const bool into_fewer = avx512 && g.y_channels < g.x_channels;
-  if (p.wanted == Role::w) return !into_fewer;
-  return std::min(g.x_channels, g.y_channels) >= 32 && (p.wanted == Role::x || !into_fewer);
+  const bool into_fewer = g.y_channels < g.x_channels;
+  if (p.wanted == Role::w)
+    return avx512 ? !into_fewer : g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
+  return std::min(g.x_channels, g.y_channels) >= 32 &&
+         (p.wanted == Role::x || !avx512 || !into_fewer);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
