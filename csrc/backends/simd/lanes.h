@@ -147,6 +147,9 @@ constexpr auto kLanePixels = lane_pixels_by_count<From, To, pairs, vectors>(
 template <int taps, class Taps, int pixels, class From, class T>
 CONVTBW_INLINE void add_run(Taps kind, const From* a, int64_t a_step, int64_t second, const T* w,
                             int64_t w_step, Vector<T> (&sums)[pixels]) {
+  // Or GCC computes what runs of all lengths have in common before it asks for theirs, and
+  // accumulators leave their registers.
+  asm volatile("" : "+r"(a));
   decltype(kind.weights(w)) weights[taps];
 #pragma GCC unroll kUnroll
   for (int t = 0; t < taps; ++t) weights[t] = kind.weights(w + t * w_step);
