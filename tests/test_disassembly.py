@@ -1,4 +1,4 @@
-"""The register tile's inner loop, as compiled: all multiply-adds there, and all sums in registers.
+"""Inner loops, as compiled: all multiply-adds there, and all sums in registers.
 
 A compiler that spills one accumulator costs a third of the speed, one that spills the loop's own
 pointer a fifth, and no test of values sees it.
@@ -6,6 +6,7 @@ pointer a fifth, and no test of values sees it.
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 import shutil
@@ -20,10 +21,15 @@ import torch_ops
 pytestmark = pytest.mark.unforced
 
 TARGETS = ("avx2", "avx512", "avx512_bf16")
-# A tile is a template over <arithmetic, rows, vectors>, and holds rows * vectors accumulators.
+# By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
+# is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>. Runs of
+# 16-bit elements lack a register for what is converted, and spill some sums with AVX2.
+KERNELS = {
+    "tile": r"_tile<.*, (\d+), (\d+)>\(",
+    "run of taps": r"::lane_runs<(?:float|double), .*, false, \d+, (\d+), \w+>\(",
+}
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.
 MANY_ROWS = 12
-TILE = r"\bconvtbw::simd::{target}::.*_tile<.*, (\d+), (\d+)>\("
 
 HEADER = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 # The assembler pads with prefixes, where branches would cross a line.
@@ -58,16 +64,17 @@ class Instruction:
 Function = list[Instruction]
 
 
-def tiles(disassembly: str, target: str) -> list[tuple[str, int, Function]]:
-    """Name, number of accumulators and instructions of each tile, of the output of objdump -d."""
+def kernels(disassembly: str, target: str, kind: str = "tile") -> list[tuple[str, int, Function]]:
+    """Name, number of accumulators and instructions of each, of the output of objdump -d."""
+    pattern = re.compile(rf"\bconvtbw::simd::{target}::.*{KERNELS[kind]}")
     found: list[tuple[str, int, Function]] = []
     inside = False
     for line in disassembly.splitlines():
         if header := HEADER.match(line):
-            tile = re.search(TILE.format(target=target), header[1])
-            inside = bool(tile) and "[clone .cold]" not in header[1]
+            kernel = pattern.search(header[1])
+            inside = bool(kernel) and "[clone .cold]" not in header[1]
             if inside:
-                found.append((header[1], int(tile[1]) * int(tile[2]), []))
+                found.append((header[1], math.prod(map(int, kernel.groups())), []))
         elif inside and (instruction := INSTRUCTION.match(line)):
             address, mnemonic, operands = instruction.groups()
             operands = operands.split("#")[0].strip()  # the rest is objdump's comment
@@ -134,13 +141,17 @@ def disassembly() -> str:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
-@pytest.mark.parametrize("target", TARGETS)
-def test_sums_stay_in_registers(disassembly: str, target: str) -> None:
-    found = tiles(disassembly, target)
-    assert found, "no tile in the library; is it stripped?"
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [*(("tile", target) for target in TARGETS), ("run of taps", "avx2"), ("run of taps", "avx512")],
+)
+def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> None:
+    found = kernels(disassembly, target, kind)
+    assert found, f"no {kind} in the library; is it stripped?"
     for name, accumulators, function in found:
         try:
-            check(accumulators, function, sums_only=accumulators >= MANY_ROWS and ", 1>" in name)
+            many = accumulators >= MANY_ROWS and ", 1>" in name
+            check(accumulators, function, sums_only=many or kind != "tile")
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
 
@@ -181,8 +192,8 @@ SPILLS = {
 
 
 def only_tile(text: str) -> tuple[int, Function]:
-    assert not tiles(text, "avx512")
-    ((_, accumulators, function),) = tiles(text, "avx2")
+    assert not kernels(text, "avx512")
+    ((_, accumulators, function),) = kernels(text, "avx2")
     return accumulators, function
 
 
