@@ -12,6 +12,9 @@ namespace convtbw::simd {
 
 namespace {
 
+// Of so many taps in runs that are as even as can be.
+int64_t run_taps(int64_t taps) { return ceil_div(taps, ceil_div(taps, kMaxRunTaps)); }
+
 PerAxis<std::vector<Sliding>> ways_of(const PerAxis<PhasedAxis>& axes) {
   PerAxis<std::vector<Sliding>> ways;
   for (int a = 0; a < kBoxRank; ++a)
@@ -140,18 +143,20 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
 
 // How many taps apart those are that neighbouring windows share, if these should share what they
 // load; or else 0. Time of the other way over that of runs, 3x3 to 7x7 of 64 to 512 channels (Zen
-// 5): of elements that are converted 1.0 to 1.35; of others with 8 lanes 1.0 to 1.3, but 0.75 to
-// 0.95 where pixels are a multiple of 512 bytes apart, so that few lie in the first-level cache
-// together; with 16 lanes 0.9 to 1.1. Runs of 2 taps 0.7 to 1.0.
+// 5): of elements that are converted 1.0 to 1.35; of others with 8 lanes 1.0 to 1.3 (Zen 4, once
+// their sums stayed in registers, 1.05 to 1.45), but 0.75 to 0.95 where pixels are a multiple of
+// 512 bytes apart, so that few lie in the first-level cache together; with 16 lanes 0.9 to 1.1, but
+// runs of 4 taps 1.15 to 1.3 (Zen 4, k4 to k31; of 3 0.95 to 1.05). Runs of 2 taps 0.7 to 1.0.
 int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
                                     const Region& region, int64_t along) const {
   if (region.windows.count[along] < kMinRunPixels || region.taps[along] < kMinRunTaps) return 0;
   const auto [offset, window, tap] = phase.footings[along];
+  if (window % tap != 0 || (pairs_ && along == 2)) return 0;
+  const int64_t apart = window / tap, longest = ceil_div(region.taps[along], apart);
+  if (longest < kMinRunTaps) return 0;
   const bool halves = element_bytes(side_.dtype()) == 2;
-  const bool spread = arithmetic_.lanes * unit() < 64 && view.stride[along] * window * unit() % 512;
-  if (!(halves || spread) || window % tap != 0 || (pairs_ && along == 2)) return 0;
-  const int64_t apart = window / tap;
-  return ceil_div(region.taps[along], apart) >= kMinRunTaps ? apart : 0;
+  const bool gains = arithmetic_.lanes * unit() < 64 || run_taps(longest) == kMaxRunTaps;
+  return halves || (gains && view.stride[along] * window * unit() % 512) ? apart : 0;
 }
 
 // The taps of all planes that a region's windows meet, in runs along the region's pixels, which are
@@ -170,7 +175,7 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
   const int64_t longest = apart ? ceil_div(taps, apart) : 1;
-  row.most_taps = longest == 1 ? 1 : ceil_div(longest, ceil_div(longest, kMaxRunTaps));
+  row.most_taps = run_taps(longest);
   row.w_step = apart * w_step[along];
   PerAxis<int64_t> begin = region.tap, end;
   for (int a = 0; a < kBoxRank; ++a) end[a] = begin[a] + region.taps[a];
