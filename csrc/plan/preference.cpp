@@ -70,6 +70,8 @@ bool has_depthwise_kernels(const Problem& p) {
 // Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
 // 14x14 1.2); dgrad with stride 1 from 8 MB of y on 0.6 to 1.2, 0.85 in the mean; dgrad of 16x16
 // with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to 0.9.
+// With AVX2 since runs of taps keep their sums in registers (lanes.h): 21 channels, fprop 0.66 to
+// 0.95, dgrad 0.76 to 0.92.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
   const int64_t near = (is_zen_3_or_4() ? 8 : 12) << 20;
@@ -84,9 +86,9 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
            (avx512 ? taps >= 16 : taps >= 25 && !strides);
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
+  if (few_groups && !avx512) return false;
   if (p.wanted == Role::x) {
-    if (few_groups && (strides || avx512))
-      return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
+    if (few_groups) return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
     if (data_bytes(p, Role::y) > near) return false;
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
