@@ -68,14 +68,13 @@ bool has_depthwise_kernels(const Problem& p) {
 //   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
 //   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
 // Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
-// 14x14 1.2); dgrad with stride 1 from 8 MB of y on 0.6 to 1.2, 0.85 in the mean; dgrad of 16x16
-// with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to 0.9.
-// With AVX2 since runs of taps keep their sums in registers (lanes.h): 21 channels, fprop 0.66 to
-// 0.95, dgrad 0.76 to 0.92.
+// 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
+// 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
+// 0.9. With AVX2 since runs of taps keep their sums in registers (lanes.h): 21 channels, fprop 0.66
+// to 0.95, dgrad 0.76 to 0.92.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
-  const int64_t near = (is_zen_3_or_4() ? 8 : 12) << 20;
-  const bool far = is_zen_3_or_4() && data_bytes(p, Role::x) + data_bytes(p, Role::y) > near;
+  const bool far = is_zen_3_or_4() && data_bytes(p, Role::x) + data_bytes(p, Role::y) > 8 << 20;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;
@@ -90,7 +89,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::x) {
     if (few_groups) return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
-    if (data_bytes(p, Role::y) > near) return false;
+    if (data_bytes(p, Role::y) > 12 << 20) return false;
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
