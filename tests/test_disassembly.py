@@ -22,11 +22,13 @@ pytestmark = pytest.mark.unforced
 
 TARGETS = ("avx2", "avx512", "avx512_bf16")
 # By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
-# is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>. Runs of
-# 16-bit elements lack a register for what is converted, and spill some sums with AVX2.
+# is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>, a row of taps
+# that windows slide over one over <..., taps, type>. Runs of 16-bit elements lack a register for
+# what is converted, and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
     "run of taps": r"::lane_runs<(?:float|double), .*, false, \d+, (\d+), \w+>\(",
+    "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), \w+>\(",
 }
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.
 MANY_ROWS = 12
@@ -143,7 +145,12 @@ def disassembly() -> str:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
 @pytest.mark.parametrize(
     ("kind", "target"),
-    [*(("tile", target) for target in TARGETS), ("run of taps", "avx2"), ("run of taps", "avx512")],
+    [
+        *(("tile", target) for target in TARGETS),
+        ("run of taps", "avx2"),
+        ("run of taps", "avx512"),
+        ("row of taps", "avx2"),
+    ],
 )
 def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> None:
     found = kernels(disassembly, target, kind)

@@ -86,6 +86,16 @@ SLIDING = (
         for rows, taps, p in itertools.product((2, 3, 5, 7), (2, 3, 5, 6, 7, 8, 15), (0, 2))
         if 15 + p - taps >= 6
     ),
+    # A single row of taps, met by several windows at a time: every number of both in a block.
+    *(
+        last(3, CHANNELS, 12 + taps, kernel=(taps,), padding=(p,))
+        for taps in range(5, 14)
+        for p in (0, 4)
+    ),
+    *(last(1, CHANNELS, 20 + n, kernel=(10,), padding=(9,)) for n in range(8)),
+    *(last(1, CHANNELS, 300, kernel=(taps,), padding=(taps // 2,)) for taps in (31, 44)),
+    # x is copied where its rows would not stay in the first-level cache.
+    last(2, 512, 190, kernel=(31,), padding=(15,)),
     *(last(1, CHANNELS, 9, 10, kernel=(9, 5), padding=(4, p)) for p in range(6)),
     *(last(2, CHANNELS, 4, 6 + n, kernel=(3, 3), padding=(1, 1)) for n in range(12)),
     # Taps and windows both every second position, from an even or an odd one on.
@@ -178,14 +188,25 @@ def test_channel_multiplier_of_windows_that_overlap(target: str, kernel: int, st
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "plan"), [(4, 2, "overlapping windows"), (5, 1, "sliding windows")]
+    ("kernel", "stride", "plan"),
+    [
+        ((4, 4), 2, "overlapping windows"),
+        ((5, 5), 1, "sliding windows"),
+        ((1, 9), 1, "sliding windows"),
+    ],
 )
 @every_target
 def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
-    target: str, kernel: int, stride: int, plan: str, value: float, dtype: torch.dtype
+    target: str,
+    kernel: tuple[int, int],
+    stride: int,
+    plan: str,
+    value: float,
+    dtype: torch.dtype,
 ) -> None:
-    layer = last(1, CHANNELS, 10, 12, kernel=(kernel,) * 2, padding=(1, 1), stride=(stride,) * 2)
-    for row, column in itertools.product((0, 4, 9), (0, 5, 11)):
+    padding = tuple(min(1, k - 1) for k in kernel)
+    layer = last(1, CHANNELS, 10, 18, kernel=kernel, padding=padding, stride=(stride,) * 2)
+    for row, column in itertools.product((0, 4, 9), (0, 5, 17)):
         x, w, y = layer.operands(dtype)
         x[0, row, column, 3] = value
         call = call_of("wgrad", x, w, y.fill_(1), layer)

@@ -258,6 +258,8 @@ std::vector<Shape> shapes() {
        21,
        {{17, 3, 17, 1, 1, 1}, {13, 4, 6, 2, 1, 1}}},
       {"1-D, depthwise, many taps", 1, 33, 1, 1, {{70, 31, 70, 1, 15, 1}}},
+      {"1-D, depthwise, ten taps, ends", 2, 21, 1, 1, {{23, 10, 32, 1, 9, 1}}},
+      {"1-D, depthwise, many taps, channels a power of two", 1, 512, 1, 1, {{70, 14, 70, 1, 6, 1}}},
       {"2-D, groups of 4", 2, 5, 4, 4, {{6, 2, 5, 1, 0, 1}, {9, 5, 9, 1, 2, 1}}},
       {"1-D, one tap, partial vectors", 2, 1, 35, 27, {{79, 1, 79, 1, 0, 1}}},
       {"2-D, one tap, several boxes", 3, 2, 18, 41, {{23, 1, 23, 1, 0, 1}, {29, 1, 29, 1, 0, 1}}},

@@ -39,13 +39,12 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
                    const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-                   bool converted, const Arithmetic* keeping)
+                   bool in_place, const Arithmetic* keeping)
     : arithmetic_(arithmetic),
       order_(order),
       ways_(ways),
-      in_place_((converted || tensor.dtype == sum_dtype(tensor.dtype)) && !order.spread() &&
-                tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !mostly_cut(tensor, ways, windows)),
+      in_place_(in_place && !order.spread() && tensor.channel == 1 &&
+                order.lanes >= arithmetic.lanes && !mostly_cut(tensor, ways, windows)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
       padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows)

@@ -69,12 +69,12 @@ struct LaneView {
 // One side: boxes of windows as a LaneView.
 class LaneSide {
  public:
-  // `converted`: the dtype of elements that the kernel would read in place is another than that of
-  // sums, but it should. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side
+  // `in_place`: whether the kernel should read elements where they lie, if it can; it converts
+  // those of 16 bits. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side
   // that is spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
            const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-           bool converted, const Arithmetic* keeping = nullptr);
+           bool in_place, const Arithmetic* keeping = nullptr);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
 

@@ -44,7 +44,9 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       pairs_(suits_pairs() ? pairs : nullptr),
       side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            pairs_ || (out_.channel == 1 && converts(arithmetic, in_.dtype)), pairs_),
+            in_.dtype == sum_dtype(in_.dtype) || pairs_ ||
+                (out_.channel == 1 && converts(arithmetic, in_.dtype)),
+            pairs_),
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;

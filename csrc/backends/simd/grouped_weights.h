@@ -47,7 +47,7 @@ class GroupedWeightsPlan : public Plan {
     std::array<Range, 2> present;
   };
 
-  bool converts() const;
+  bool met_in_place() const;
   void list_columns();
   void choose_sizes();
   Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
@@ -62,6 +62,7 @@ class GroupedWeightsPlan : public Plan {
   const Arithmetic* keeping() const;
   bool may_slide() const;
   bool rows_stay() const;
+  bool copies_rows() const;
   bool gains_sliding() const;
   int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;

@@ -15,9 +15,11 @@
 
 namespace convtbw::simd {
 
-// A single row of taps shares too little. Time of all taps over that of a row's with 8 lanes: 1-D
-// k31 0.65 to 0.95; 16 lanes 0.75 to 1.05.
-bool GroupedWeightsPlan::may_slide() const { return slide_by_taps(sliding_[3]) && tap_rows_ > 1; }
+// A single row of few taps shares too little: 1-D k3 0.92 to 1.09 of the time of taps in turn.
+bool GroupedWeightsPlan::may_slide() const {
+  constexpr int64_t kLeastTaps = 5;
+  return slide_by_taps(sliding_[3]) && (tap_rows_ > 1 || taps_ >= kLeastTaps);
+}
 
 // Whether a row of x in place and those of windows stay in the first-level cache (of 64 sets) from
 // one half of their lines to the next. Time of all taps over that of these where they do not, 256
@@ -27,6 +29,15 @@ bool GroupedWeightsPlan::rows_stay() const {
   const int64_t step = x_tensor_.stride[3] * element_bytes(x_tensor_.dtype);
   const int64_t sets = std::min(kSets, kSets * kLine / std::gcd(step, kSets * kLine));
   return parts_.width * unit() >= kLine || std::min(grid_.extent[3], kMaxPiece) <= 4 * sets;
+}
+
+// Whether a single row of taps is so long that x is better copied than met where rows do not stay.
+// Time over that of taps in turn, in place, 256 and 512 channels of 400 (Zen 4, 8 lanes): 5 to 9
+// taps 1.02 to 1.18, 11 0.9 to 1.0, 15 0.76 to 0.93, 31 and 63 0.54 to 0.78. With several rows,
+// 3x3 to 7x7, 0.76 to 1.35. y, met once for all taps of a piece, is not worth a copy: 1.2 (15 taps)
+// to 1.0 (63).
+bool GroupedWeightsPlan::copies_rows() const {
+  return may_slide() && tap_rows_ == 1 && taps_ > kMaxSlidTaps && !rows_stay();
 }
 
 bool GroupedWeightsPlan::gains_sliding() const {
@@ -51,9 +62,10 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
   // Several rows share the windows, unless there is but one. Seven taps nearly hide the latency by
   // themselves, and x is read once instead of for each piece: with 16 registers 0.8 to 0.96 of the
   // time of two rows of four and three (7x7 and 13x13, Zen 4); five or six 0.92 to 1.15.
+  constexpr int64_t kManyTaps = 7;
   int64_t tap_pieces = ceil_div(taps.row_taps, kMaxSlidTaps);
   const auto width_of = [&](int64_t pieces) { return ceil_div(taps.row_taps, pieces); };
-  while (taps.row_count > 1 && width_of(tap_pieces) < kMaxSlidTaps &&
+  while (taps.row_count > 1 && width_of(tap_pieces) < kManyTaps &&
          functions.max_rows[width_of(tap_pieces)] == 1)
     ++tap_pieces;
   // Position i of a line is met by window i - t with tap t.

@@ -166,7 +166,7 @@ struct LaneSlides {
 };
 
 inline constexpr int kMaxSlidRows = 6;
-inline constexpr int64_t kMaxSlidTaps = 7;
+inline constexpr int64_t kMaxSlidTaps = 12;
 
 // By [rows][taps]; rows 1 to max_rows[taps].
 struct LaneSlidesFunctions {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/simd/kernels.h"
+#include "backends/simd/lane_slide_blocks.h"
 #include "backends/simd/lanes.h"
 #include "backends/simd/planes.h"
 #include "backends/simd/vector.h"
@@ -86,7 +87,8 @@ constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - taps) / taps)
 template <class A, class B, int taps, int... row>
 constexpr void fill_lane_slides(LaneSlidesFunctions& functions,
                                 std::integer_sequence<int, row...>) {
-  functions.max_rows[taps] = sizeof...(row);
+  functions.max_rows[taps] = std::max<int>(1, sizeof...(row));
+  if constexpr (sizeof...(row) == 0) functions.at[1][taps] = lane_slide_blocks<A, B, taps>;
   ((functions.at[row + 1][taps] = lane_slides<A, B, row + 1, taps>), ...);
 }
 

@@ -1,0 +1,95 @@
+// wgrad of windows that slide over rows of positions one by one (kernels.h, LaneSlides), for more
+// taps than registers hold windows of: some windows are met at a time, and each of their positions
+// is loaded once for all of them. Chains of multiply-adds are as many as taps, so 8 taps and more
+// hide their latency: 10 to 12 of them run at 0.99 of the full rate, where 6 and 7 that slide
+// reach 0.77 and 0.88 (8 lanes, Zen 4). As in tile.h, all loops over accumulators are unrolled by
+// pragma to keep them in registers. Included by lane_slides.h alone.
+#pragma once
+
+#include <algorithm>
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/lanes.h"
+#include "backends/simd/planes.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+// Windows that are met at a time: with accumulators, a position and one more they fill the
+// registers. The one more is GCC's: without it sums of 11 taps run at 0.85 of the rate.
+template <int taps>
+constexpr int kBlockWindows = std::min(4, kRegisters - 2 - taps);
+
+// position(p) and window(i) load: tap t of window i meets position i + t.
+template <class T, int taps, class Position, class Window>
+CONVTBW_INLINE void add_slide_block(Vector<T> (&sums)[taps], const Position& position,
+                                    const Window& window) {
+  constexpr int count = kBlockWindows<taps>;
+  Vector<T> windows[count];
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < count; ++i) windows[i] = loaded(window(i));
+#pragma GCC unroll kUnroll
+  for (int p = 0; p < count + taps - 1; ++p) {
+    const Vector<T> x = loaded(position(p));
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < count; ++i)
+      if (i <= p && p - i < taps) sums[p - i] += x * windows[i];
+  }
+}
+
+// Of one row.
+template <class A, class B, int taps, class T = SumOf<B>>
+void lane_slide_blocks(const LaneSlides& call) {
+  constexpr int n = kLanes<T>, count = kBlockWindows<taps>, most = count + taps - 1;
+  static constexpr A kAbsent[n]{};
+  Vector<T> sums[taps];
+#pragma GCC unroll kUnroll
+  for (int t = 0; t < taps; ++t) sums[t] = Vector<T>{};
+  const int64_t a_step = call.a_step, b_step = call.b_step, positions = call.positions;
+  const int64_t end = smaller(positions, call.windows);
+  for (const SlidLine *line = call.lines, *lines = line + call.line_count; line != lines; ++line) {
+    const A* const a = static_cast<const A*>(call.a) + line->a + call.rows[0].a;
+    const B* const b = static_cast<const B*>(call.b) + line->b;
+    // Windows that come before position 0, and blocks that end behind the last one.
+    int64_t first = -smaller(call.before, taps - 1);
+    const auto add_end = [&] {
+      add_slide_block<T, taps>(
+          sums,
+          [&](int p) __attribute__((always_inline)) {
+            const int64_t at = first + p;
+            return load(at >= 0 && at < positions ? a + at * a_step : kAbsent);
+          },
+          [&](int i) __attribute__((always_inline)) {
+            return first + i < end ? Vector<T>(load(b + (first + i) * b_step)) : Vector<T>{};
+          });
+      first += count;
+    };
+    while (first < smaller(0, end)) add_end();
+    const A* x = a + first * a_step;
+    const B* y = b + first * b_step;
+    const int64_t last = smaller(end - count, positions - most);
+    for (; first <= last; first += count) {
+      if (call.b_ahead) {
+#pragma GCC unroll kUnroll
+        for (int i = 0; i < count; ++i) {
+          for (int64_t j = 0; j < call.a_ahead_count; ++j)
+            __builtin_prefetch(x + i * a_step + call.a_ahead[j], 0, 2);
+          __builtin_prefetch(y + i * b_step + call.b_ahead, 0, 2);
+        }
+      }
+      add_slide_block<T, taps>(
+          sums, [&](int p) __attribute__((always_inline)) { return load(x + p * a_step); },
+          [&](int i) __attribute__((always_inline)) { return load(y + i * b_step); });
+      x += count * a_step;
+      y += count * b_step;
+    }
+    while (first < end) add_end();
+  }
+  T* const to = static_cast<T*>(call.sums) + call.rows[0].sums;
+#pragma GCC unroll kUnroll
+  for (int t = 0; t < taps; ++t) store(to + t * n, load(to + t * n) + sums[t]);
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET
