@@ -104,6 +104,17 @@ SLIDING = (
         for n in range(5)
     ),
     last(1, CHANNELS, 9, 12, kernel=(3, 3), padding=(2, 1), dilation=(2, 1)),
+    # Taps of each phase: from every position on, of every number of them.
+    *(
+        last(2, CHANNELS, 9, 20 + n, kernel=(3, taps), padding=(1, p), stride=(2, 2))
+        for n in range(3)
+        for taps in (5, 6, 7, 9)
+        for p in (0, 1, 2)
+    ),
+    *(last(1, CHANNELS, 7, 30, kernel=(2, k), padding=(0, 2), stride=(1, 3)) for k in (7, 8, 9)),
+    last(1, CHANNELS, 7, 60, kernel=(3, 7), padding=(1, 5), stride=(2, 4), dilation=(1, 2)),
+    last(1, 72, 5, 300, kernel=(3, 5), padding=(1, 2), stride=(1, 2)),
+    Layer((6, 40, 18, 30), (3, 7), (1, 3), stride=(2, 2)),
     # Pieces of rows, of several channels; of lines and images.
     last(1, 72, 5, 300, kernel=(3, 4), padding=(1, 3)),
     last(40, CHANNELS, 8, 8, kernel=(3, 3), padding=(1, 1)),
@@ -273,17 +284,25 @@ def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:
     """Also in 16 bits, where a conversion is not repeated often (grouped_weights.cpp)."""
     whole = dtype in (torch.float32, torch.float64)
     one_instruction = dtype != torch.float16 or target in ("avx2", "avx512")
-    for kernel, stride, channels in ((3, 1, 64), (7, 1, 64), (7, 1, 512), (4, 2, 64), (9, 2, 64)):
+    problems = [
+        *itertools.product(((3, 1, 1), (7, 1, 1), (4, 2, 1), (9, 2, 1)), (64,), PARTIALS),
+        *itertools.product(((7, 1, 1),), (512,), PARTIALS),
+        ((9, 2, 3), 64, "wgrad"),
+    ]
+    for (kernel, stride, dilation), channels, partial in problems:
         layer = last(
-            1, channels, 32, 32, kernel=(kernel,) * 2, padding=(1, 1), stride=(stride,) * 2
+            *(1, channels, 32, 32),
+            kernel=(kernel,) * 2,
+            padding=(1, 1),
+            stride=(stride,) * 2,
+            dilation=(dilation,) * 2,
         )
-        operands = layer.operands(dtype)
+        call = call_of(partial, *layer.operands(dtype), layer)
         with torch_ops.backends.use("simd", target):
-            for partial in PARTIALS:
-                found = "in place" in call_of(partial, *operands, layer).kernel()
-                many = kernel == 9 or (channels == 512 and not target.endswith("512"))
-                expected = one_instruction and (partial != "wgrad" or not many)
-                assert found == (whole or expected), (partial, kernel, channels)
+            found = "in place" in call.kernel()
+        many = dilation == 3 or (channels == 512 and not target.endswith("512"))
+        expected = one_instruction and (partial != "wgrad" or not many)
+        assert found == (whole or expected), (partial, kernel, stride, channels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

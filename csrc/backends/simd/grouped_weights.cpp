@@ -68,8 +68,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
 
 // For sliding windows of one channel a group.
 const Arithmetic* GroupedWeightsPlan::keeping() const {
-  return may_slide() && sliding_[3].stride == sliding_[3].dilation && !order_.spread() ? pairs_
-                                                                                       : nullptr;
+  return may_slide() && !order_.spread() ? pairs_ : nullptr;
 }
 
 // Whether elements of x should be met where they lie, not copied.

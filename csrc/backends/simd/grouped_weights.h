@@ -66,8 +66,11 @@ class GroupedWeightsPlan : public Plan {
   bool gains_sliding() const;
   int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
+  void add_slid_phase(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
+                      const Range& vectors, const Range& windows, int64_t phase, LaneSlides call,
+                      char* sums) const;
   void add_slid_lines(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-                      const Range& windows, LaneSlides call, char* sums) const;
+                      const Range& windows, const LaneSlides& call, char* sums) const;
   void add_sliding(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,
                    LaneTapRow* rows, char* sums) const;
   void add_regions(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,

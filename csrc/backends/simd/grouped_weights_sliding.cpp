@@ -1,13 +1,17 @@
 // wgrad of windows that slide over rows of positions one by one: each position is loaded once for
 // all of a row's taps, with the windows that meet them in registers; tap by tap it is loaded as
 // often as there are taps. What lies beyond a row's ends is not met: rows need no padding, and
-// their ends are no regions.
+// their ends are no regions. Where windows are several taps apart, so are the taps that slide over
+// the same positions: each such *phase* has every second tap and position, or third.
 //
 // Time of all taps over that of these (Zen 5; float32 with 8 lanes, with 16, bfloat16 with 8, with
 // 16). Channels last: 3x3 1.0 to 1.35, 1.1 to 1.3, 1.0 to 1.4, 1.2 to 1.4; 5x5 1.1 to 1.65, 1.5 to
 // 1.85, 1.1 to 1.3, 1.5 to 1.8; 7x7 1.0 to 2.1, 1.5 to 2, 1.25 to 1.7, 1.85 to 2.3; 3x3x3 0.9
 // to 1.4, 1.05 to 1.5, 1.35 to 1.55, 1.55 to 1.85. Channels first, transposed, 7x7 to 20x20:
-// 3x3 1.15 to 1.5, 5x5 1.3 to 2.5, 7x7 1.2 to 2.7.
+// 3x3 1.15 to 1.5, 5x5 1.3 to 2.5, 7x7 1.2 to 2.7. With strides of 2 and 3 (Zen 4, the same four)
+// 5x5 1.0 to 1.6, 1.05 to 1.6, 1.3 to 1.5, 1.3 to 1.9; 7x7 1.25 to 1.6, 1.4 to 1.6, 1.25
+// to 1.8, 1.7 to 2.4. 1-D, one row, with 8 and 16 lanes: k15 1.1 to 1.45, 1.3 to 1.45; k31 1.3
+// to 1.65, 1.3 to 1.5; k63 1.9, 1.6 to 1.8; bfloat16 pairs 1.7 to 2.5.
 #include <algorithm>
 #include <numeric>
 
@@ -18,7 +22,9 @@ namespace convtbw::simd {
 // A single row of few taps shares too little: 1-D k3 0.92 to 1.09 of the time of taps in turn.
 bool GroupedWeightsPlan::may_slide() const {
   constexpr int64_t kLeastTaps = 5;
-  return slide_by_taps(sliding_[3]) && (tap_rows_ > 1 || taps_ >= kLeastTaps);
+  const int64_t taps = sliding_[3].taps, phases = taps_apart(sliding_[3]);
+  if (phases > 1) return tap_rows_ > 1 && taps > 2 * phases;
+  return phases == 1 && taps > 1 && (tap_rows_ > 1 || taps_ >= kLeastTaps);
 }
 
 // Whether a row of x in place and those of windows stay in the first-level cache (of 64 sets) from
@@ -26,9 +32,11 @@ bool GroupedWeightsPlan::may_slide() const {
 // and 512 channels of 28x28 to 56x56: 3x3 0.75 to 0.95, 5x5 0.5 to 0.8, 7x7 0.6 to 1.15.
 bool GroupedWeightsPlan::rows_stay() const {
   constexpr int64_t kLine = 64, kSets = 64;
-  const int64_t step = x_tensor_.stride[3] * element_bytes(x_tensor_.dtype);
+  const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
   const int64_t sets = std::min(kSets, kSets * kLine / std::gcd(step, kSets * kLine));
-  return parts_.width * unit() >= kLine || std::min(grid_.extent[3], kMaxPiece) <= 4 * sets;
+  // A vector of a whole line is met once for each phase.
+  const bool once = parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1;
+  return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * sets;
 }
 
 // Whether a single row of taps is so long that x is better copied than met where rows do not stay.
@@ -46,16 +54,18 @@ bool GroupedWeightsPlan::gains_sliding() const {
   const Sliding& s = sliding_[3];
   const Footing& footing = x_.strips()[3].footings.front();
   const int64_t windows = std::min(grid_.size[3], kMaxPiece / 2);
-  return footing.window == footing.tap && windows >= kLeastWindows &&
+  // Lines that lie far away are fetched in their order, not those of a phase: 1.0 to 1.4 of the
+  // time.
+  if (taps_apart(s) > 1 && asks_ahead_) return false;
+  return footing.window == taps_apart(s) * footing.tap && windows >= kLeastWindows &&
          ceil_div(-s.first, s.stride) < windows && (!x_.in_place() || rows_stay());
 }
 
-// Adds the products of some rows of these windows to the sums of a part.
-void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps& taps,
-                                        const LaneParts::Range& lanes, const Range& windows,
-                                        LaneSlides call, char* sums) const {
-  // So many lanes at a time: what they read stays in the first-level cache.
-  constexpr int64_t kLanes = 32;
+// Adds the products of a phase of some rows of these windows to the sums of some vectors.
+void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps& taps,
+                                        const LaneParts::Range& lanes, const Range& vectors,
+                                        const Range& windows, int64_t phase, LaneSlides call,
+                                        char* sums) const {
   const LaneSlidesFunctions& functions =
       (uses_pairs() ? *pairs_ : arithmetic_)
           .lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
@@ -63,18 +73,21 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
   // themselves, and x is read once instead of for each piece: with 16 registers 0.8 to 0.96 of the
   // time of two rows of four and three (7x7 and 13x13, Zen 4); five or six 0.92 to 1.15.
   constexpr int64_t kManyTaps = 7;
-  int64_t tap_pieces = ceil_div(taps.row_taps, kMaxSlidTaps);
-  const auto width_of = [&](int64_t pieces) { return ceil_div(taps.row_taps, pieces); };
+  const Sliding& s = sliding_[3];
+  const int64_t phases = taps_apart(s), phase_taps = ceil_div(taps.row_taps - phase, phases);
+  int64_t tap_pieces = ceil_div(phase_taps, kMaxSlidTaps);
+  const auto width_of = [&](int64_t pieces) { return ceil_div(phase_taps, pieces); };
   while (taps.row_count > 1 && width_of(tap_pieces) < kManyTaps &&
          functions.max_rows[width_of(tap_pieces)] == 1)
     ++tap_pieces;
-  // Position i of a line is met by window i - t with tap t.
-  const Sliding& s = sliding_[3];
-  Range present{windows.begin, windows.end + s.taps - 1};
+  // Position i of a line is met by window i - t with tap t of the phase.
+  const int64_t position = s.first + phase * s.dilation;
+  Range present{windows.begin, windows.end + phase_taps - 1};
   if (!x_.padded())
-    present = {std::max(present.begin, ceil_div(-s.first, s.stride)),
-               std::min(present.end, floor_div(x_tensor_.extent[3] - 1 - s.first, s.stride) + 1)};
+    present = {std::max(present.begin, ceil_div(-position, s.stride)),
+               std::min(present.end, floor_div(x_tensor_.extent[3] - 1 - position, s.stride) + 1)};
   const int64_t ahead_count = call.a_ahead_count, b_ahead = call.b_ahead;
+  call.sums_tap = phases * parts_.width;
   const auto add = [&](int64_t vector, int64_t tap, int64_t row, int64_t rows, int64_t width) {
     const int64_t lane = parts_.lane(lanes, vector);
     for (int64_t plane = 0; plane < order_.planes; ++plane) {
@@ -82,34 +95,44 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
         return side.view.data +
                (plane * side.view.plane + lane + step * side.window[3]) * side.bytes;
       };
-      call.a = lane_of(x, call.before + tap);
+      call.a = lane_of(x, call.before + tap) + phase * taps.step * x.bytes;
       call.b = lane_of(y, call.before);
-      call.sums = sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
+      const int64_t first_tap = plane * taps_ + phase + tap * phases;
+      call.sums = sums + (vector * vector_sums_ + first_tap * parts_.width) * unit();
       // Once for each line of the cache.
-      const bool ask = row + tap + plane == 0 && lane * y.bytes % 64 == 0;
+      const bool ask = phase + row + tap + plane == 0 && lane * y.bytes % 64 == 0;
       call.a_ahead_count = ask ? ahead_count : 0;
       call.b_ahead = ask ? b_ahead : 0;
       functions.at[rows][width](call);
     }
   };
-  for (int64_t first = 0, vector = 0; first < lanes.count; first += kLanes) {
-    const int64_t last = std::min(ceil_div(first + kLanes, parts_.width), vectors_of(lanes));
-    for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
-      width = (taps.row_taps - tap) / (tap_pieces - piece);
-      const int64_t begin = std::max(present.begin, windows.begin + tap);
-      const int64_t end = std::min(present.end, windows.end + tap + width - 1);
-      if (begin >= end) continue;
-      call.positions = end - begin;
-      call.before = begin - tap - windows.begin;
-      call.windows = windows.end - (begin - tap);
-      const int64_t row_pieces = ceil_div(taps.row_count, functions.max_rows[width]);
-      for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
-        rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
-        call.rows = taps.rows + row;
-        for (int64_t v = vector; v < last; ++v) add(v, tap, row, rows, width);
-      }
+  for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
+    width = (phase_taps - tap) / (tap_pieces - piece);
+    const int64_t begin = std::max(present.begin, windows.begin + tap);
+    const int64_t end = std::min(present.end, windows.end + tap + width - 1);
+    if (begin >= end) continue;
+    call.positions = end - begin;
+    call.before = begin - tap - windows.begin;
+    call.windows = windows.end - (begin - tap);
+    const int64_t row_pieces = ceil_div(taps.row_count, functions.max_rows[width]);
+    for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
+      rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
+      call.rows = taps.rows + row;
+      for (int64_t v = vectors.begin; v < vectors.end; ++v) add(v, tap, row, rows, width);
     }
-    vector = last;
+  }
+}
+
+// So many lanes at a time: what they read stays in the first-level cache, from phase to phase too.
+void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps& taps,
+                                        const LaneParts::Range& lanes, const Range& windows,
+                                        const LaneSlides& call, char* sums) const {
+  constexpr int64_t kLanes = 32;
+  for (int64_t first = 0, vector = 0; first < lanes.count; first += kLanes) {
+    const int64_t end = std::min(ceil_div(first + kLanes, parts_.width), vectors_of(lanes));
+    for (int64_t phase = 0; phase < taps_apart(sliding_[3]); ++phase)
+      add_slid_phase(x, y, taps, lanes, {vector, end}, windows, phase, call, sums);
+    vector = end;
   }
 }
 

@@ -151,7 +151,7 @@ struct SlidLine {
 
 // The same of one vector where windows slide over lines of positions one by one: tap t of window
 // i - t meets position i. There are `windows` of them and so many before; others count as zeros.
-//   sums[rows[r].sums + t*vector + lane] += sum over lines and i < positions of
+//   sums[rows[r].sums + t*sums_tap + lane] += sum over lines and i < positions of
 //     a[line.a + rows[r].a + i*a_step + lane] * b[line.b + (i - t)*b_step + lane]
 struct LaneSlides {
   const void *a, *b;
@@ -161,6 +161,7 @@ struct LaneSlides {
   int64_t a_step, b_step;
   int64_t before, windows;
   void* sums;
+  int64_t sums_tap;
   const int64_t* a_ahead;  // as of LaneTaps
   int64_t a_ahead_count, b_ahead;
 };

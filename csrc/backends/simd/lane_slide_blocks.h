@@ -88,7 +88,10 @@ void lane_slide_blocks(const LaneSlides& call) {
   }
   T* const to = static_cast<T*>(call.sums) + call.rows[0].sums;
 #pragma GCC unroll kUnroll
-  for (int t = 0; t < taps; ++t) store(to + t * n, load(to + t * n) + sums[t]);
+  for (int t = 0; t < taps; ++t) {
+    T* const sum = to + t * call.sums_tap;
+    store(sum, load(sum) + sums[t]);
+  }
 }
 
 }  // namespace

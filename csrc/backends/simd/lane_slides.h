@@ -36,7 +36,6 @@ struct SlidSums {
 
 template <class A, class B, int rows, int taps, class T = SumOf<B>>
 void lane_slides(const LaneSlides& call) {
-  constexpr int n = kLanes<T>;
   SlidSums<T, rows, taps> tile;
   clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
@@ -75,7 +74,7 @@ void lane_slides(const LaneSlides& call) {
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
-      T* const sum = to + call.rows[r].sums + t * n;
+      T* const sum = to + call.rows[r].sums + t * call.sums_tap;
       store(sum, load(sum) + tile.sums[r][t]);
     }
 }

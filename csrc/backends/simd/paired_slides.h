@@ -40,7 +40,6 @@ struct PairedSums {
 
 template <int rows, int taps>
 void paired_slides(const LaneSlides& call) {
-  constexpr int n = kLanes<float>;
   PairedSums<rows, taps> tile;
   clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
@@ -97,7 +96,7 @@ void paired_slides(const LaneSlides& call) {
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
-      float* const sum = to + call.rows[r].sums + t * n;
+      float* const sum = to + call.rows[r].sums + t * call.sums_tap;
       store(sum, load(sum) + tile.sums[r][t]);
     }
 }

@@ -15,9 +15,11 @@ struct Sliding {
 // Whether windows are twice as long as they are apart: each position is met by two.
 inline bool overlap_by_half(const Sliding& s) { return s.taps == 2 * s.stride && s.dilation == 1; }
 
-// Whether windows are as far apart as their taps: the position of a tap is the next window's of the
-// tap before.
-inline bool slide_by_taps(const Sliding& s) { return s.taps > 1 && s.stride == s.dilation; }
+// How many taps windows are apart: the position of a tap is the next window's of so many taps
+// before. 0 if it is none's.
+inline int64_t taps_apart(const Sliding& s) {
+  return s.stride % s.dilation == 0 ? s.stride / s.dilation : 0;
+}
 
 // A sequence of buffer positions, to + t*to_step, and the source positions that they hold,
 // from + t*from_step, counted from source position 0 for window 0.
