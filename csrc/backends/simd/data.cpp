@@ -401,22 +401,30 @@ void DataPlan::pack_weights(const Operands& operands, const BlockRange& part, co
                          width - block.live});
     });
 
-  // All taps of a channel, transposed; then each to its place.
-  const int64_t channels = arithmetic_.pairs ? 2 : 1;
-  char* const tile = local_scratch<char>(kMaxTransposedTaps * width * unit());
-  Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
+  // All taps of some channels, transposed; then each to its place. Those of a single channel lie a
+  // power of two apart there, often, and would drive each other out of the first-level cache: 3x3
+  // of 512 channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
+  constexpr int64_t kTileBytes = 32 << 10, kMostUnits = 16;
+  const int64_t channels = arithmetic_.pairs ? 2 : 1, step = channels * w_in_ * bytes;
+  const int64_t row = width * unit(), tap_row = all_taps_ * row;
+  const int64_t units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
+  char* const tile = local_scratch<char>(units * tap_row);
+  Copy copy{w, 1, w_out_, tile, units * width, 1, all_taps_, block.live, width - block.live};
   copy.second = w_in_;
-  const int64_t step = channels * w_in_ * bytes;
-  for (int64_t i = 0; i < chunk.units; ++i) {
-    copy.from = w + i * step;
-    if (i + kAhead < chunk.units)
-      for (int64_t lane = 0; lane < block.live; ++lane)
-        for (int64_t at = 0; at < all_taps_ * bytes; at += 64)
-          __builtin_prefetch(w + (i + kAhead) * step + lane * w_out_ * bytes + at);
-    if ((i + 1) * channels > chunk.channels) copy.halves = Halves::first;
-    arithmetic_.pack[static_cast<int>(problem_.dtype)](copy);
+  for (int64_t first = 0, count; first < chunk.units; first += count) {
+    count = std::min(units, chunk.units - first);
+    for (int64_t i = first; i < first + count; ++i) {
+      copy.from = w + i * step;
+      copy.to = tile + (i - first) * row;
+      if (i + kAhead < chunk.units)
+        for (int64_t lane = 0; lane < block.live; ++lane)
+          for (int64_t at = 0; at < all_taps_ * bytes; at += 64)
+            __builtin_prefetch(w + (i + kAhead) * step + lane * w_out_ * bytes + at);
+      if ((i + 1) * channels > chunk.channels) copy.halves = Halves::first;
+      arithmetic_.pack[static_cast<int>(problem_.dtype)](copy);
+    }
     for_each_packed_tap([&](int64_t tap, char* to) {
-      std::memcpy(to + i * width * unit(), tile + tap * width * unit(), width * unit());
+      std::memcpy(to + first * row, tile + tap * units * row, count * row);
     });
   }
 }
