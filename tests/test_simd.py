@@ -298,6 +298,35 @@ def test_one_window_over_an_axis(target: str, dtype: torch.dtype, channels_last:
     assert not found
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@every_target
+def test_windows_that_tile_the_last_axis(target: str, dtype: torch.dtype) -> None:
+    """Taps become channels where few are computed, channels last: with a bias, in any rank."""
+    found = []
+    for c, q, spatial, k in (
+        *((c, q, (9,), (k,)) for c in (1, 2, 3, 8) for q in (2, 20) for k in (2, 3, 4, 16)),
+        *((c, q, (3, 5), (k, k)) for c in (1, 3, 4) for q in (2, 40) for k in (2, 4, 16)),
+        (3, 21, (7, 30), (2, 4)),
+        (3, 7, (5, 1), (4, 4)),
+        (2, 7, (1, 6), (3, 8)),
+        (4, 5, (2, 3, 4), (3, 2, 4)),
+    ):
+        src, weights = integers(3, *spatial, q, dtype=dtype), integers(*k, c, q, dtype=dtype)
+        attributes = {
+            "strides": list(k), "pads_begin": [0] * len(k), "pads_end": [0] * len(k),
+            "dilations": [1] * len(k), "data_format": "NXC", "weights_format": "XOI",
+        }  # fmt: skip
+        for bias in (None, integers(c, dtype=dtype) + 1):
+            operands = (src, weights, bias)
+            with torch_ops.backends.use("reference"):
+                expected = torch_ops.conv_transpose(*operands, **attributes)
+            with torch_ops.backends.use("simd", target):
+                result = torch_ops.conv_transpose(*operands, **attributes)
+            if not torch.equal(result, expected):
+                found.append((c, q, spatial, k, bias))
+    assert not found
+
+
 def test_one_window_over_all_axes_is_one_tap() -> None:
     x, w, y = integers(64, 3, 4, 5), integers(2, 3, 4, 5), integers(64, 2, 1, 1)
     with torch_ops.backends.use("simd"):

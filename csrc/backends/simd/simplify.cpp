@@ -11,42 +11,64 @@ namespace {
 
 bool covered(const Axis& a) { return a.k > 1 && a.k == a.x && a.y == 1 && a.pad == 0; }
 
+// Windows follow each other without gaps, and leave nothing over. (Dilated ones overlap.)
+bool tiled(const Axis& a) {
+  return a.k > 1 && a.k == a.stride && a.dilation == 1 && a.pad == 0 && a.x == a.y * a.k;
+}
+
 // Taps become channels where both tensors hold the two in one order without gaps: one stride leads
 // from each to the next. (A dilated window covers no axis.)
+//
+// Of windows that tile an axis, where few channels are computed: they fill vectors together, and no
+// pieces of pixels are written. Times over those of a phase for each tap, Zen 4, float32 with 8 and
+// 16 lanes, bfloat16 pairs: 16x16 from 768 to 3 channels 0.8, 0.8, 0.74, from 256 to 1 0.62, 0.7,
+// 0.61; 8x8 to 3 0.72, 0.97, 0.96; 4x4 to 1 to 3 0.8 to 1.0 each; 2x2 to 4 and 8 0.8 to 0.94; 3x3
+// to 3, of which 9 channels come, 1.1, 1.0, 1.0. With many channels, and of the other partials,
+// 0.97 to 1.1.
 void join_taps(Simplified& simplified) {
   Problem& p = simplified.problem;
+  constexpr int kChannels = kMaxRank;  // instead of an axis
   struct Dimension {
     int64_t x, w, extent;
+    int axis;
+  };
+  constexpr int64_t kFewChannels = 8;
+  const int64_t channels = p.geometry.x_channels;
+  const auto gains = [&](const Axis& axis) {
+    const int64_t joined = channels * axis.k;
+    return p.wanted == Role::x && channels <= kFewChannels && (joined <= 8 || joined >= 12);
   };
   std::vector<Dimension> dimensions;
-  int64_t taps = 1;
   for (int a = 0; a < kMaxRank; ++a)
-    if (const Axis& axis = p.geometry.axes[a]; covered(axis)) {
-      dimensions.push_back({p.x.axes[a], p.w.axes[a], axis.k});
-      taps *= axis.k;
-    }
-  if (taps == 1) return;
-  const int64_t channels = p.geometry.x_channels;
-  if (channels > 1) dimensions.push_back({p.x.channel, p.w.x_channel, channels});
+    if (const Axis& axis = p.geometry.axes[a]; covered(axis) || (tiled(axis) && gains(axis)))
+      dimensions.push_back({p.x.axes[a], p.w.axes[a], axis.k, a});
+  if (dimensions.empty()) return;
+  if (channels > 1) dimensions.push_back({p.x.channel, p.w.x_channel, channels, kChannels});
   std::ranges::sort(dimensions, {}, &Dimension::x);
   const Dimension first = dimensions.front();
   if (first.x == 0) return;  // expanded
   int64_t count = 1;
-  for (const Dimension& d : dimensions) {
-    if (d.x != first.x * count || d.w != first.w * count) return;
-    count *= d.extent;
-  }
-  if (p.geometry.groups > 1 && p.x.channel != first.x * taps) return;
+  auto end = dimensions.begin();
+  for (; end != dimensions.end() && end->x == first.x * count && end->w == first.w * count; ++end)
+    count *= end->extent;
+  dimensions.erase(end, dimensions.end());
+  if (channels > 1 && std::ranges::find(dimensions, kChannels, &Dimension::axis) == end) return;
+  if (count == channels || (p.geometry.groups > 1 && p.x.channel * channels != first.x * count))
+    return;
   simplified.x_channels = channels;
-  simplified.inner = channels > 1 ? p.x.channel / first.x : taps;
+  simplified.inner = channels > 1 ? p.x.channel / first.x : count;
   p.geometry.x_channels = count;
   p.x.channel = first.x;
   p.w.x_channel = first.w;
-  for (int a = 0; a < kMaxRank; ++a)
-    if (covered(p.geometry.axes[a])) {
-      p.geometry.axes[a] = Axis{};
-      p.x.axes[a] = p.y.axes[a] = p.w.axes[a] = 0;
-    }
+  for (const Dimension& joined : dimensions) {
+    if (joined.axis == kChannels) continue;
+    Axis& axis = p.geometry.axes[joined.axis];
+    const int64_t y = axis.y, k = std::exchange(axis, Axis{}).k;
+    axis.x = axis.y = y;
+    p.x.axes[joined.axis] *= y > 1 ? k : 0;
+    p.w.axes[joined.axis] = 0;
+    if (y == 1) p.y.axes[joined.axis] = 0;
+  }
 }
 
 void join_axes(Problem& p) {
