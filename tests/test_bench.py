@@ -180,7 +180,15 @@ def made_up(shape: str, ratio: float | None, **changes: object) -> dict:
     s = next(s for s in ALL if s.name == shape)
     row = {"set": SET_OF[shape], "shape": shape, "format": "NCX", "dtype": "f32", "kind": s.kind}
     row |= {"partial": "weights", "largest_kernel": max(s.kernel), "ratio": ratio}
+    row |= {"least_channels": min(s.inputs, s.outputs), "ratio_to_f32": None}
     return row | {"ratio_to_best": ratio and ratio / 2} | changes
+
+
+def whole(row: dict) -> dict:
+    """With what the table of cases shows beside."""
+    shown = ("ours", "torch", "onednn")
+    row = {f"ms_{name}": None for name in shown} | dict.fromkeys(("gflops", "workspace_mib")) | row
+    return {"plan": "simd", "once": []} | row
 
 
 def test_geometric_means_and_worst_cases() -> None:
@@ -203,6 +211,40 @@ def test_geometric_means_and_worst_cases() -> None:
     assert means["added", "bf16", "all"]["ratio_mean"] == pytest.approx(3.0)
     # The same cases are not told twice: all of them are weights gradients.
     assert ("measured", "f32", "weights") not in means
+
+
+def test_shares_of_the_limit_and_16_bits_beside_float32() -> None:
+    rows = [
+        made_up("dcgan_g2", 2.0, share_of_limit=0.5),
+        made_up("unet_up1", 2.0, share_of_limit=0.9, format="NXC"),
+        made_up("unet_up1", 2.0, share_of_limit=0.8, format="NXC", partial="data"),
+        made_up("dcgan_last", 2.0, share_of_limit=0.7),
+        made_up("dw3", 2.0, share_of_limit=None),
+        made_up("dil2", 2.0, share_of_limit=9.0, dtype="bf16", ratio_to_f32=0.5),
+        made_up("dw3", 2.0, share_of_limit=9.0, dtype="bf16", ratio_to_f32=1.125),
+    ]
+    document = dict.fromkeys(("summary", "double_backward", "accumulation", "overhead"), ())
+    shares, beside = (
+        sheet
+        for sheet in bench_report.sheets({"rows": [whole(row) for row in rows]} | document)
+        if "Share" in sheet.title or "float32" in sheet.title
+    )
+    dense = "dense, 16 channels and more"
+    assert shares.rows == [
+        ["measured", f"{dense}: NXC, data and forward", "1", "80", "80", "unet_up1 NXC f32 data"],
+        ["measured", f"{dense}: weights, and NCX", "2", "70", "50", "dcgan_g2 NCX f32 weights"],
+        [
+            "measured",
+            "dense, 3 channels on one side",
+            "1",
+            "70",
+            "70",
+            "dcgan_last NCX f32 weights",
+        ],
+    ]
+    assert beside.rows == [
+        ["measured", "bf16", "weights", "2", "0.75", "1", "1.12", "dw3 NCX bf16 weights"]
+    ]
 
 
 @pytest.mark.unforced

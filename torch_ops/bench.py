@@ -2,11 +2,11 @@
 
 Per shape, data format, dtype and partial (weights gradient, data gradient, forward): our operator
 as the planner serves it or as ``--backend`` and ``--target`` force it, our operator with oneDNN
-forced, and ``aten::convolution_backward`` with one gradient selected (``aten::convolution`` for
-forward). sgemm's rate and the memory's bandwidth are measured between the cases. Then: double
-backward, gradients that are added to existing ones, and the cost of a call. Results go to the
-terminal and, under ``--out``, to ``bench.json``, ``bench.csv``, ``speedup.png`` and
-``roofline.png``.
+forced, ``aten::convolution_backward`` with one gradient selected (``aten::convolution`` for
+forward), and beside 16 bits our operator in float32. sgemm's rate and the memory's bandwidth are
+measured between the cases. Then: double backward, gradients that are added to existing ones, and
+the cost of a call. Results go to the terminal and, under ``--out``, to ``bench.json``,
+``bench.csv``, ``speedup.png`` and ``roofline.png``.
 
     python -m torch_ops.bench [--quick] [--shapes 'dcgan*'] [--dtype f32 bf16] [--partial weights]
 """
@@ -35,7 +35,7 @@ from torch_ops.bench_double_backward import double_backward
 from torch_ops.bench_measure import Contender, Effort, Limits, Ours, intensity, machine, measure
 from torch_ops.bench_shapes import SET_OF, SETS, choose
 
-CONTENDERS = ("ours", "torch", "onednn")
+CONTENDERS = ("ours", "torch", "onednn", "ours_f32")
 SECTIONS = ("cases", "double-backward", "accumulation", "overhead")
 QUICK_MACS = 2e8  # --quick: shapes of at most so many multiply-adds
 
@@ -48,9 +48,12 @@ def measure_case(case: Case, ours: Ours, effort: Effort, accuracy: bool) -> dict
         "ours": ours.contender(case.our_run()),
         "onednn": Contender(case.our_run(), lambda: backends.use("onednn")),
     }
+    if case.dtype != "f32":
+        in_f32 = Case(case.shape, case.data_format, "f32", case.partial)
+        contenders["ours_f32"] = ours.contender(in_f32.our_run())
     times = measure(contenders, effort)
     ms = {name: times.ms(name) for name in CONTENDERS}
-    others = [value for name, value in ms.items() if name != "ours" and value]
+    others = [ms[name] for name in ("torch", "onednn") if ms[name]]
     s, mine = case.shape, ms["ours"]
     row = {
         "set": SET_OF[s.name],
@@ -59,10 +62,12 @@ def measure_case(case: Case, ours: Ours, effort: Effort, accuracy: bool) -> dict
         "dtype": case.dtype,
         "partial": case.partial,
         "kind": s.kind,
+        "least_channels": min(s.inputs, s.outputs),
         "largest_kernel": max(s.kernel),
         **{f"ms_{name}": value for name, value in ms.items()},
         "ratio": ms["torch"] / mine if mine and ms["torch"] else None,
         "ratio_to_best": min(others) / mine if mine and others else None,
+        "ratio_to_f32": mine / ms["ours_f32"] if mine and ms["ours_f32"] else None,
         "gflops": 2 * s.macs / mine / 1e6 if mine else None,
         "flop_per_byte": intensity(s, DTYPES[case.dtype].itemsize),
         "once": times.once,

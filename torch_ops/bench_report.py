@@ -30,6 +30,25 @@ SUBSETS: dict[str, Callable[[Row], bool]] = {
     "NXC": lambda row: row["format"] == "NXC",
 }
 
+# Whose share of the machine's limit is told: of each kind the mean and the least.
+LIMITED: dict[str, Callable[[Row], bool]] = {
+    "dense, 16 channels and more: NXC, data and forward": lambda row: (
+        row["kind"] == "dense"
+        and row["least_channels"] >= 16
+        and row["format"] == "NXC"
+        and row["partial"] != "weights"
+    ),
+    "dense, 16 channels and more: weights, and NCX": lambda row: (
+        row["kind"] == "dense"
+        and row["least_channels"] >= 16
+        and (row["format"] == "NCX" or row["partial"] == "weights")
+    ),
+    "dense, 3 channels on one side": lambda row: (
+        row["kind"] == "dense" and row["least_channels"] == 3
+    ),
+    "depthwise: weights": lambda row: row["kind"] == "depthwise" and row["partial"] == "weights",
+}
+
 
 @dataclass
 class Sheet:
@@ -108,6 +127,8 @@ def sheets(document: dict) -> list[Sheet]:
     made = [_cases(part, document["rows"]) for part in PARTS]
     made += [
         _summary(document["summary"]),
+        _shares(document["rows"]),
+        _against_f32(document["rows"]),
         _double_backward(document["double_backward"]),
         _accumulation(document["accumulation"]),
         _overhead(document["overhead"]),
@@ -177,6 +198,55 @@ def _summary(means: list[Row]) -> Sheet:
             for mean in means
         ],
     )
+
+
+def _shares(rows: list[Row]) -> Sheet:
+    sheet = Sheet(
+        "Share of the limit in float32, %", ["shapes", "kind", "cases", "mean", "least", "of"], []
+    )
+    for part, sets in PARTS.items():
+        for kind, belongs in LIMITED.items():
+            told = [
+                row
+                for row in rows
+                if row["set"] in sets
+                and row["dtype"] == "f32"
+                and row["share_of_limit"]
+                and belongs(row)
+            ]
+            if not told:
+                continue
+            shares = [100 * row["share_of_limit"] for row in told]
+            least = min(told, key=lambda row: row["share_of_limit"])
+            mean = sum(shares) / len(shares)
+            sheet.rows.append(
+                [part, kind, str(len(told)), f"{mean:.0f}", f"{min(shares):.0f}", case_name(least)]
+            )
+    return sheet
+
+
+def _against_f32(rows: list[Row]) -> Sheet:
+    sheet = Sheet(
+        "Time over that of our own float32, side by side: geometric mean, and the most",
+        ["shapes", "dtype", "partial", "cases", "mean", "above 1.05", "most", "of"],
+        [],
+    )
+    for part, sets in PARTS.items():
+        for dtype, partial in sorted({(row["dtype"], row["partial"]) for row in rows}):
+            here = [row for row in rows if (row["dtype"], row["partial"]) == (dtype, partial)]
+            told = [row for row in here if row["set"] in sets and row["ratio_to_f32"]]
+            if not told:
+                continue
+            ratios = [row["ratio_to_f32"] for row in told]
+            most = max(told, key=lambda row: row["ratio_to_f32"])
+            sheet.rows.append(
+                [
+                    *(part, dtype, partial, str(len(told)), _ratio(geometric_mean(ratios))),
+                    str(sum(ratio > 1.05 for ratio in ratios)),
+                    *(_ratio(max(ratios)), case_name(most)),
+                ]
+            )
+    return sheet
 
 
 def _double_backward(rows: list[Row]) -> Sheet:
