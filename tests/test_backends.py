@@ -95,6 +95,20 @@ print(plan.backend, plan.target)
     assert process.stdout.split() == ["simd", "generic"]
 
 
+def test_forced_backend_keeps_the_target_of_the_environment() -> None:
+    script = """
+import torch, torch_ops
+ones = dict(strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
+for forced in (("simd",), ("simd", "generic512"), ("reference",)):
+    with torch_ops.backends.use(*forced):
+        print(torch_ops.backends.explain(
+            "convolution", torch.ones(1, 3, 2), torch.ones(2, 2, 1), **ones).target)
+"""
+    process = _in_environment(script, CONVTBW_TARGET="generic")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines() == ["generic", "generic512", ""]
+
+
 @every_operator
 @pytest.mark.parametrize("backend", SUPPORTED)
 def test_forced_backend_is_used(backend: str, name: str) -> None:

@@ -95,7 +95,8 @@ def use(name: str, target: str | None = None) -> Iterator[None]:
 
     Args:
         name: one of :func:`supported`.
-        target: one of the backend's supported :func:`targets`; by default its best.
+        target: one of the backend's supported :func:`targets`; by default that of
+            ``CONVTBW_TARGET``, if the backend has it, or else its best.
 
     Raises:
         RuntimeError: on entry, if the name or target does not exist or is not supported here (the

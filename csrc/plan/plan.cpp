@@ -58,7 +58,20 @@ std::vector<std::string_view> supported_targets(const Backend& backend) {
   return names;
 }
 
-// `origin`: of the names, where the caller cannot know it.
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Read once, at the first call, so that a wrong name fails a call in the caller's sight and not the
+// import.
+const Forced& forced_by_environment() {
+  static const Forced wanted{environment("CONVTBW_BACKEND"), environment("CONVTBW_TARGET")};
+  return wanted;
+}
+
+// `origin`: of the names, where the caller cannot know it. A backend without a target has the
+// environment's, if that is one of its own.
 Selection select(const Forced& wanted, const char* origin) {
   Selection selection;
   if (wanted.backend.empty()) {
@@ -84,29 +97,19 @@ Selection select(const Forced& wanted, const char* origin) {
   TORCH_CHECK(reason.empty(), "convtbw: backend '", wanted.backend, "'", origin,
               " is not supported here: ", reason,
               "; supported here: ", listed(supported_backends()));
-  if (wanted.target.empty()) return selection;
+  const std::string& target =
+      wanted.target.empty() ? forced_by_environment().target : wanted.target;
   for (const std::string_view name : supported_targets(*selection.backend))
-    if (name == wanted.target) selection.target = name;
-  TORCH_CHECK(!selection.target.empty(), "convtbw: backend '", wanted.backend,
-              "' has no target named '", wanted.target, "'", origin,
+    if (name == target) selection.target = name;
+  TORCH_CHECK(wanted.target.empty() || !selection.target.empty(), "convtbw: backend '",
+              wanted.backend, "' has no target named '", wanted.target, "'", origin,
               " here; supported: ", listed(supported_targets(*selection.backend)));
   return selection;
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-// Set on this thread by force(); otherwise the environment speaks. The environment is read once, at
-// the first call, so that a wrong name fails a call in the caller's sight and not the import.
+// Set on this thread by force(); otherwise the environment speaks.
 thread_local std::optional<Forced> forced_here;
 thread_local std::optional<Selection> selection_here;
-
-const Forced& forced_by_environment() {
-  static const Forced wanted{environment("CONVTBW_BACKEND"), environment("CONVTBW_TARGET")};
-  return wanted;
-}
 
 const Selection& selection() {
   if (!selection_here)  // then nothing was forced on this thread
