@@ -301,8 +301,7 @@ void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b,
   const Tiles& tiles = arithmetic_.tiles;
   const int64_t panels = panels_of(group), most_vectors = vectors_of(group);
   TileCall call{};
-  call.a_step = group.rows;
-  call.b_step = plane_;
+  call.set_steps(group.rows, plane_, unit());
   call.c_row = sums_pitch_;
   int64_t left = ceil_div(columns, arithmetic_.lanes);
   for (int64_t pieces = ceil_div(left, most_vectors); pieces > 0; --pieces) {

@@ -160,8 +160,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const int64_t x_pitch = this->x_pitch(width), y_pitch = lanes_on_y_ ? width : pitch_;
       const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
       TileCall call{};
-      call.a_step = lanes_on_y_ ? x_step : y_pitch;
-      call.b_step = lanes_on_y_ ? y_pitch : x_step;
+      call.set_steps(lanes_on_y_ ? x_step : y_pitch, lanes_on_y_ ? y_pitch : x_step, unit());
       call.live = width;
       call.start = index == first_box ? Start::zero : Start::accumulate;
       if (vectors != block.vectors) {

@@ -263,8 +263,7 @@ void WinogradWeightsPlan::multiply(const Part& part, const BoxRange& box, const 
       }
     TileCall call{};
     call.start = start;
-    call.a_step = channels;
-    call.b_step = part.lanes;
+    call.set_steps(channels, part.lanes, sizeof(float));
     call.c_row = part.lanes;
     runs.use_in(call);
     for (int64_t f = 0; f < kFrequencies; ++f)
