@@ -216,7 +216,9 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (chosen.winograd && suits_winograd(p))
     return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
                                : simd::winograd_plan(p, chosen);
-  if (p.wanted == Role::w) return simd::weights_plan(p, chosen);
+  // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3 with
+  // stride 3, 3x3 and 2x2; Zen 4).
+  if (p.wanted == Role::w) return simd::weights_plan(p, g.axes.back().y > 1 ? chosen : plain);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
                                            : simd::data_plan(p, chosen);
