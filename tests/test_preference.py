@@ -99,6 +99,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
     if not intel:
         assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
     assert served("convolution", 3, 56, 32) == second  # Winograd
+    few = "simd" if torch.cpu._is_avx512_supported() and not intel else "onednn"
+    assert served("convolution", 3, 200, 16) == few
+    assert served("convolution_backward_data", 3, 200, 16) == few
+    if not intel:
+        assert served("convolution", 3, 112, 16) == "simd"
     assert served("convolution", 2, 32, 32, stride=2, axes=3) == second
     groups = "onednn" if intel else "simd"
     assert served("convolution", 1, 28, 64, groups=8) == groups

@@ -364,6 +364,20 @@ bool outweighs_winograd(const Problem& p, bool avx512) {
          columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
 }
 
+// 3x3 windows for Winograd's filtering of so few channels that transforms outweigh the products.
+// Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, fprop and dgrad of 28x28
+// to 200x200, channels last: 8 on both sides 1.13 to 1.4; 16 up to 56x56 0.93 to 0.98, 112x112 1.0,
+// 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99 (AVX-512 kernels 0.63 to 1.0).
+bool transforms_outweigh(const Problem& p, bool avx512) {
+  constexpr int64_t kLongRow = 160;
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const int64_t more = std::max(g.x_channels, g.y_channels);
+  return !avx512 && p.wanted != Role::w && g.rank == 2 && has_channels_last(p) && rows.k == 3 &&
+         columns.k == 3 && unit_strides(g) && unit_dilations(g) &&
+         more <= (columns.y < kLongRow ? 8 : 16);
+}
+
 // The same with few channels, whose transforms outweigh the products, on Intel's CPUs with AVX-512.
 // Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
 // to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
@@ -389,7 +403,7 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (suits_winograd(p)) return outweighs_winograd(p, avx512);
+  if (suits_winograd(p)) return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512);
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
