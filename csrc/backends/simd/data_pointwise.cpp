@@ -202,7 +202,7 @@ void PointwisePlan::run_box(const Operands& operands, const Part& part, int64_t 
     for (int64_t pixel = 0; pixel < pixels; pixel += width()) {
       const int64_t left = std::min(width(), pixels - pixel), vectors = ceil_div(left, lanes);
       call.b = buffer + pixel * steps_ * unit();
-      call.set_steps(rows, vectors * lanes, unit());
+      if (call.b_step != vectors * lanes) call.set_steps(rows, vectors * lanes, unit());
       call.c = result + pixel * bytes;
       call.live = left;
       runs_[vectors][rows].use_in(call);

@@ -43,9 +43,8 @@ template <class A, class B, int taps, class T = SumOf<B>>
 void lane_slide_blocks(const LaneSlides& call) {
   constexpr int n = kLanes<T>, count = kBlockWindows<taps>, most = count + taps - 1;
   static constexpr A kAbsent[n]{};
-  Vector<T> sums[taps];
-#pragma GCC unroll kUnroll
-  for (int t = 0; t < taps; ++t) sums[t] = Vector<T>{};
+  Vector<T> sums[1][taps];
+  clear_sums(sums);
   const int64_t a_step = call.a_step, b_step = call.b_step, positions = call.positions;
   const int64_t end = smaller(positions, call.windows);
   for (const SlidLine *line = call.lines, *lines = line + call.line_count; line != lines; ++line) {
@@ -55,7 +54,7 @@ void lane_slide_blocks(const LaneSlides& call) {
     int64_t first = -smaller(call.before, taps - 1);
     const auto add_end = [&] {
       add_slide_block<T, taps>(
-          sums,
+          sums[0],
           [&](int p) __attribute__((always_inline)) {
             const int64_t at = first + p;
             return load(at >= 0 && at < positions ? a + at * a_step : kAbsent);
@@ -79,19 +78,14 @@ void lane_slide_blocks(const LaneSlides& call) {
         }
       }
       add_slide_block<T, taps>(
-          sums, [&](int p) __attribute__((always_inline)) { return load(x + p * a_step); },
+          sums[0], [&](int p) __attribute__((always_inline)) { return load(x + p * a_step); },
           [&](int i) __attribute__((always_inline)) { return load(y + i * b_step); });
       x += count * a_step;
       y += count * b_step;
     }
     while (first < end) add_end();
   }
-  T* const to = static_cast<T*>(call.sums) + call.rows[0].sums;
-#pragma GCC unroll kUnroll
-  for (int t = 0; t < taps; ++t) {
-    T* const sum = to + t * call.sums_tap;
-    store(sum, load(sum) + sums[t]);
-  }
+  add_tap_rows<T>(sums, call.rows, call.sums_tap, static_cast<T*>(call.sums));
 }
 
 }  // namespace

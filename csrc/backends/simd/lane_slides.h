@@ -69,14 +69,7 @@ void lane_slides(const LaneSlides& call) {
     }
     for (; left > 0; next()) tile.step(a, Vector<T>{});
   }
-  T* const to = static_cast<T*>(call.sums);
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) {
-      T* const sum = to + call.rows[r].sums + t * call.sums_tap;
-      store(sum, load(sum) + tile.sums[r][t]);
-    }
+  add_tap_rows<T>(tile.sums, call.rows, call.sums_tap, static_cast<T*>(call.sums));
 }
 
 // The most rows of so many taps: accumulators, windows, a position and one more fill the registers.

@@ -263,6 +263,19 @@ void lane_row(const LaneRow& row) {
 
 // ---- wgrad -------------------------------------------------------------------------------------
 
+// Sums of rows of taps to those in memory, where taps lie `tap` units apart.
+template <class T, int rows, int taps>
+CONVTBW_INLINE void add_tap_rows(const Vector<T> (&sums)[rows][taps], const LaneTapRow* row,
+                                 int64_t tap, T* to) {
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll kUnroll
+    for (int t = 0; t < taps; ++t) {
+      T* const sum = to + row[r].sums + t * tap;
+      store(sum, load(sum) + sums[r][t]);
+    }
+}
+
 template <class T, int vectors, int rows, int taps>
 struct LaneSums {
   Vector<T> sums[vectors][rows][taps];

@@ -91,14 +91,7 @@ void paired_slides(const LaneSlides& call) {
         tile.step(one, pair);
     }
   }
-  float* const to = static_cast<float*>(call.sums);
-#pragma GCC unroll kUnroll
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) {
-      float* const sum = to + call.rows[r].sums + t * call.sums_tap;
-      store(sum, load(sum) + tile.sums[r][t]);
-    }
+  add_tap_rows<float>(tile.sums, call.rows, call.sums_tap, static_cast<float*>(call.sums));
 }
 
 template <int taps, int... row>

@@ -16,9 +16,9 @@ struct Simplified {
 };
 
 // - An axis with a single window that covers it, as the first and last layers of GANs and
-//   classifiers have, is no axis: its taps are channels of x. So are those of the last axis where
-//   windows follow each other, channels last, as in U-Nets' upsampling and in patches: x is then
-//   met in longer pieces.
+//   classifiers have, is no axis: its taps are channels of x. So are those of an axis that windows
+//   tile, where few channels of x are computed, as in gradients of patches and in upsampling to
+//   images.
 // - Neighbouring axes with one tap each are one long axis where both tensors allow it: the rows of
 //   a 1x1 convolution are then as long as its images.
 // - Images of one pixel are pixels of one image.
