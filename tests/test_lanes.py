@@ -94,6 +94,19 @@ SLIDING = (
     ),
     *(last(1, CHANNELS, 20 + n, kernel=(10,), padding=(9,)) for n in range(8)),
     *(last(1, CHANNELS, 300, kernel=(taps,), padding=(taps // 2,)) for taps in (31, 44)),
+    # Five taps of two vectors together: in long rows, and where rows do not stay in the first-level
+    # cache; each window and position at the ends.
+    *(
+        last(1, CHANNELS, 4, 44 + n, kernel=(3, 5), padding=(1, p))
+        for n in range(4)
+        for p in range(6)
+    ),
+    *(
+        last(1, 520, 3, 16 + n, kernel=(2, taps), padding=(0, 2))
+        for n in range(3)
+        for taps in (5, 7)
+    ),
+    last(1, 72, 3, 300, kernel=(3, 5), padding=(1, 2)),
     # x is copied where its rows would not stay in the first-level cache.
     last(2, 512, 190, kernel=(31,), padding=(15,)),
     *(last(1, CHANNELS, 9, 10, kernel=(9, 5), padding=(4, p)) for p in range(6)),

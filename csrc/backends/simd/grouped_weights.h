@@ -63,12 +63,15 @@ class GroupedWeightsPlan : public Plan {
   bool may_slide() const;
   bool rows_stay() const;
   bool copies_rows() const;
+  bool outweighs_rows() const;
   bool gains_sliding() const;
+  const LaneSlidesFunctions& slides() const;
+  bool slides_paired(int64_t taps) const;  // whether so many of two vectors together
   int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
   void add_slid_phase(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-                      const Range& vectors, const Range& windows, int64_t phase, LaneSlides call,
-                      char* sums) const;
+                      const Range& vectors, int together, const Range& windows, int64_t phase,
+                      LaneSlides call, char* sums) const;
   void add_slid_lines(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                       const Range& windows, const LaneSlides& call, char* sums) const;
   void add_sliding(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,

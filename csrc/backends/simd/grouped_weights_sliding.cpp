@@ -48,6 +48,32 @@ bool GroupedWeightsPlan::copies_rows() const {
   return may_slide() && tap_rows_ == 1 && taps_ > kMaxSlidTaps && !rows_stay();
 }
 
+// Whether several rows of taps are so long that they slide although rows do not stay. Time of all
+// taps over that of these (Zen 4, 8 lanes, 256 to 1024 channels of 14x14 to 112x112): 3x3 0.5 to
+// 0.8, 4x4 0.85 to 1.3, 5x5 0.95 to 1.55, 6x6 0.65 to 1.2, 7x7 0.9 to 2.2, 9x9 1.2 to 1.8.
+bool GroupedWeightsPlan::outweighs_rows() const {
+  const int64_t taps = sliding_[3].taps;
+  return taps_apart(sliding_[3]) == 1 && tap_rows_ > 1 &&
+         (taps > kPairedSlidTaps + 1 || slides_paired(taps));
+}
+
+const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
+  const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
+  return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+}
+
+// Vectors of half a cache line read it twice, the second time from the second-level cache where
+// rows do not stay in the first, and two loads a cycle must not be of the same halves of two lines.
+// Time of one vector after the other over that of two together (Zen 4, 8 lanes, rows of 56 to 112):
+// 1.0 to 1.35; rows of 28 0.93 to 1.0, but 1.1 to 1.6 where they do not stay; of 7 and 14, and of
+// 16 bits, which take more to load, 0.8 to 1.0. 3 and 4 taps do not gain.
+bool GroupedWeightsPlan::slides_paired(int64_t taps) const {
+  constexpr int64_t kLongRow = 40;
+  return taps == kPairedSlidTaps && slides().max_rows[2][taps] && x_.in_place() &&
+         x_tensor_.dtype == sum_dtype(x_tensor_.dtype) &&
+         (std::min(grid_.size[3], kMaxPiece) >= kLongRow || !rows_stay());
+}
+
 bool GroupedWeightsPlan::gains_sliding() const {
   // Rows of fewer windows are mostly ends.
   constexpr int64_t kLeastWindows = 6;
@@ -58,17 +84,17 @@ bool GroupedWeightsPlan::gains_sliding() const {
   // time.
   if (taps_apart(s) > 1 && asks_ahead_) return false;
   return footing.window == taps_apart(s) * footing.tap && windows >= kLeastWindows &&
-         ceil_div(-s.first, s.stride) < windows && (!x_.in_place() || rows_stay());
+         ceil_div(-s.first, s.stride) < windows &&
+         (!x_.in_place() || rows_stay() || outweighs_rows());
 }
 
-// Adds the products of a phase of some rows of these windows to the sums of some vectors.
+// Adds the products of a phase of some rows of these windows to the sums of some vectors, so many
+// together.
 void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps& taps,
                                         const LaneParts::Range& lanes, const Range& vectors,
-                                        const Range& windows, int64_t phase, LaneSlides call,
-                                        char* sums) const {
-  const LaneSlidesFunctions& functions =
-      (uses_pairs() ? *pairs_ : arithmetic_)
-          .lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+                                        int together, const Range& windows, int64_t phase,
+                                        LaneSlides call, char* sums) const {
+  const LaneSlidesFunctions& functions = slides();
   // Several rows share the windows, unless there is but one. Seven taps nearly hide the latency by
   // themselves, and x is read once instead of for each piece: with 16 registers 0.8 to 0.96 of the
   // time of two rows of four and three (7x7 and 13x13, Zen 4); five or six 0.92 to 1.15.
@@ -77,8 +103,8 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   const int64_t phases = taps_apart(s), phase_taps = ceil_div(taps.row_taps - phase, phases);
   int64_t tap_pieces = ceil_div(phase_taps, kMaxSlidTaps);
   const auto width_of = [&](int64_t pieces) { return ceil_div(phase_taps, pieces); };
-  while (taps.row_count > 1 && width_of(tap_pieces) < kManyTaps &&
-         functions.max_rows[width_of(tap_pieces)] == 1)
+  while (together == 1 && taps.row_count > 1 && width_of(tap_pieces) < kManyTaps &&
+         functions.max_rows[1][width_of(tap_pieces)] == 1)
     ++tap_pieces;
   // Position i of a line is met by window i - t with tap t of the phase.
   const int64_t position = s.first + phase * s.dilation;
@@ -87,6 +113,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     present = {std::max(present.begin, ceil_div(-position, s.stride)),
                std::min(present.end, floor_div(x_tensor_.extent[3] - 1 - position, s.stride) + 1)};
   const int64_t ahead_count = call.a_ahead_count, b_ahead = call.b_ahead;
+  call.sums_vector = vector_sums_;
   call.sums_tap = phases * parts_.width;
   const auto add = [&](int64_t vector, int64_t tap, int64_t row, int64_t rows, int64_t width) {
     const int64_t lane = parts_.lane(lanes, vector);
@@ -103,7 +130,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
       const bool ask = phase + row + tap + plane == 0 && lane * y.bytes % 64 == 0;
       call.a_ahead_count = ask ? ahead_count : 0;
       call.b_ahead = ask ? b_ahead : 0;
-      functions.at[rows][width](call);
+      functions.at[together][rows][width](call);
     }
   };
   for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
@@ -114,11 +141,11 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     call.positions = end - begin;
     call.before = begin - tap - windows.begin;
     call.windows = windows.end - (begin - tap);
-    const int64_t row_pieces = ceil_div(taps.row_count, functions.max_rows[width]);
+    const int64_t row_pieces = ceil_div(taps.row_count, functions.max_rows[together][width]);
     for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
       rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
       call.rows = taps.rows + row;
-      for (int64_t v = vectors.begin; v < vectors.end; ++v) add(v, tap, row, rows, width);
+      for (int64_t v = vectors.begin; v < vectors.end; v += together) add(v, tap, row, rows, width);
     }
   }
 }
@@ -128,10 +155,19 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
                                         const LaneParts::Range& lanes, const Range& windows,
                                         const LaneSlides& call, char* sums) const {
   constexpr int64_t kLanes = 32;
+  const int64_t phases = taps_apart(sliding_[3]);
   for (int64_t first = 0, vector = 0; first < lanes.count; first += kLanes) {
     const int64_t end = std::min(ceil_div(first + kLanes, parts_.width), vectors_of(lanes));
-    for (int64_t phase = 0; phase < taps_apart(sliding_[3]); ++phase)
-      add_slid_phase(x, y, taps, lanes, {vector, end}, windows, phase, call, sums);
+    // The last vector may overlap the one before.
+    const int64_t whole = std::min(end, lanes.count / parts_.width);
+    for (int64_t phase = 0; phase < phases; ++phase) {
+      const int64_t phase_taps = ceil_div(taps.row_taps - phase, phases);
+      const int64_t paired = slides_paired(phase_taps) ? vector + (whole - vector) / 2 * 2 : vector;
+      if (vector < paired)
+        add_slid_phase(x, y, taps, lanes, {vector, paired}, 2, windows, phase, call, sums);
+      if (paired < end)
+        add_slid_phase(x, y, taps, lanes, {paired, end}, 1, windows, phase, call, sums);
+    }
     vector = end;
   }
 }

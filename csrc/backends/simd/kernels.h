@@ -168,10 +168,11 @@ struct SlidLine {
   int64_t a, b;
 };
 
-// The same of one vector where windows slide over lines of positions one by one: tap t of window
-// i - t meets position i. There are `windows` of them and so many before; others count as zeros.
-//   sums[rows[r].sums + t*sums_tap + lane] += sum over lines and i < positions of
-//     a[line.a + rows[r].a + i*a_step + lane] * b[line.b + (i - t)*b_step + lane]
+// The same where windows slide over lines of positions one by one: tap t of window i - t meets
+// position i. There are `windows` of them and so many before; others count as zeros.
+//   sums[v*sums_vector + rows[r].sums + t*sums_tap + lane] += sum over lines and i < positions of
+//     a[line.a + rows[r].a + i*a_step + v*vector + lane] * b[line.b + (i - t)*b_step + v*vector +
+//     lane]
 struct LaneSlides {
   const void *a, *b;
   const SlidLine* lines;
@@ -180,18 +181,19 @@ struct LaneSlides {
   int64_t a_step, b_step;
   int64_t before, windows;
   void* sums;
-  int64_t sums_tap;
+  int64_t sums_vector, sums_tap;
   const int64_t* a_ahead;  // as of LaneTaps
   int64_t a_ahead_count, b_ahead;
 };
 
 inline constexpr int kMaxSlidRows = 6;
-inline constexpr int64_t kMaxSlidTaps = 12;
+inline constexpr int64_t kMaxSlidTaps = 12, kPairedSlidTaps = 5;
 
-// By [rows][taps]; rows 1 to max_rows[taps].
+// By [vectors][rows][taps]; rows 1 to max_rows[vectors][taps]: 0 for two vectors but where these
+// are halves of a cache line, of kPairedSlidTaps.
 struct LaneSlidesFunctions {
-  int max_rows[kMaxSlidTaps + 1];
-  void (*at[kMaxSlidRows + 1][kMaxSlidTaps + 1])(const LaneSlides&);
+  int max_rows[3][kMaxSlidTaps + 1];
+  void (*at[3][kMaxSlidRows + 1][kMaxSlidTaps + 1])(const LaneSlides&);
 };
 
 // Sums over a row of positions of a and the windows that meet them, where windows are twice as long

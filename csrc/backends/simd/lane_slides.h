@@ -79,9 +79,13 @@ constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - taps) / taps)
 template <class A, class B, int taps, int... row>
 constexpr void fill_lane_slides(LaneSlidesFunctions& functions,
                                 std::integer_sequence<int, row...>) {
-  functions.max_rows[taps] = std::max<int>(1, sizeof...(row));
-  if constexpr (sizeof...(row) == 0) functions.at[1][taps] = lane_slide_blocks<A, B, taps>;
-  ((functions.at[row + 1][taps] = lane_slides<A, B, row + 1, taps>), ...);
+  functions.max_rows[1][taps] = std::max<int>(1, sizeof...(row));
+  if constexpr (sizeof...(row) == 0) functions.at[1][1][taps] = lane_slide_blocks<A, B, 1, taps>;
+  ((functions.at[1][row + 1][taps] = lane_slides<A, B, row + 1, taps>), ...);
+  if constexpr (taps == kPairedSlidTaps && kBytes < 64) {
+    functions.max_rows[2][taps] = 1;
+    functions.at[2][1][taps] = lane_slide_blocks<A, B, 2, taps>;
+  }
 }
 
 template <class A, class B, int... tap>

@@ -97,8 +97,8 @@ void paired_slides(const LaneSlides& call) {
 template <int taps, int... row>
 constexpr void fill_paired_slides(LaneSlidesFunctions& functions,
                                   std::integer_sequence<int, row...>) {
-  functions.max_rows[taps] = sizeof...(row);
-  ((functions.at[row + 1][taps] = paired_slides<row + 1, taps>), ...);
+  functions.max_rows[1][taps] = sizeof...(row);
+  ((functions.at[1][row + 1][taps] = paired_slides<row + 1, taps>), ...);
 }
 
 template <int... tap>
