@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,47 +15,73 @@ from torch_ops import backends
 pytestmark = pytest.mark.unforced
 
 
+def served(
+    op: str,
+    kernel: int,
+    extent: int,
+    channels: int,
+    groups: int = 1,
+    stride: int = 1,
+    dilation: int = 1,
+    axes: int = 2,
+    data_format: str = "NXC",
+    dtype: torch.dtype = torch.float32,
+    batch: int = 2,
+    results: int = 0,  # channels of dst, if not those of src
+) -> str:
+    pad = dilation * (kernel - 1) // 2
+    result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    attributes = {
+        "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
+        "pads_begin": [pad] * axes, "pads_end": [pad] * axes, "data_format": data_format,
+    }  # fmt: skip
+
+    def data(extent: int, channels: int) -> torch.Tensor:
+        spatial = [extent] * axes
+        shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
+        return torch.empty(batch, *shape, dtype=dtype)
+
+    results = results or channels
+    src, dst = data(extent, channels), data(result, results)
+    weights = torch.empty(*[kernel] * axes, channels // groups, results, dtype=dtype)
+    if op == "convolution":
+        tensors = src, weights
+    elif op.endswith("weights"):
+        tensors = src, dst
+        attributes["weights_shape"] = list(weights.shape)
+    else:
+        tensors = dst, weights
+        attributes["src_shape"] = list(src.shape)
+    return backends.explain(op, *tensors, **attributes).backend
+
+
+with_onednn = pytest.mark.skipif(
+    "onednn" not in backends.supported(), reason="built without oneDNN"
+)
+
+
+@with_onednn
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="the CPU has no AVX2")
+def test_rules_of_avx2() -> None:
+    """In a process of its own: the planner's target is the environment's."""
+    checks = """
+from test_preference import served
+assert served("convolution", 9, 64, 3, results=64) == "simd"
+assert served("convolution", 7, 64, 3, results=64) == "onednn"
+assert served("convolution", 5, 28, 128, data_format="NCX", batch=1) == "onednn"
+assert served("convolution", 5, 28, 128, data_format="NCX") == "simd"
+assert served("convolution", 5, 28, 128) == "onednn"
+assert served("convolution", 2, 28, 256, stride=2, data_format="NCX", batch=1) == "simd"
+assert served("convolution", 1, 56, 128) == "onednn"
+"""
+    environment = os.environ | {"CONVTBW_TARGET": "avx2"}
+    command = [sys.executable, "-c", checks]
+    subprocess.run(command, check=True, cwd=Path(__file__).parent, env=environment)
+
+
+@with_onednn
 def test_onednn_serves_where_it_is_faster() -> None:
     """Each rule on one side of its bound."""
-    if "onednn" not in backends.supported():
-        pytest.skip("built without oneDNN")
-
-    def served(
-        op: str,
-        kernel: int,
-        extent: int,
-        channels: int,
-        groups: int = 1,
-        stride: int = 1,
-        dilation: int = 1,
-        axes: int = 2,
-        data_format: str = "NXC",
-        dtype: torch.dtype = torch.float32,
-    ) -> str:
-        pad = dilation * (kernel - 1) // 2
-        result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-        attributes = {
-            "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
-            "pads_begin": [pad] * axes, "pads_end": [pad] * axes, "data_format": data_format,
-        }  # fmt: skip
-
-        def data(extent: int) -> torch.Tensor:
-            spatial = [extent] * axes
-            shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
-            return torch.empty(2, *shape, dtype=dtype)
-
-        src, dst = data(extent), data(result)
-        weights = torch.empty(*[kernel] * axes, channels // groups, channels, dtype=dtype)
-        if op == "convolution":
-            tensors = src, weights
-        elif op.endswith("weights"):
-            tensors = src, dst
-            attributes["weights_shape"] = list(weights.shape)
-        else:
-            tensors = dst, weights
-            attributes["src_shape"] = list(src.shape)
-        return backends.explain(op, *tensors, **attributes).backend
-
     assert served("convolution", 3, 56, 64, groups=64) == "simd"
     assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"

@@ -81,7 +81,7 @@ def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> Non
     aten = torch.ops.aten
     for x_shape, w_shape, dilation in (
         ((2, 17, 30, 31), (33, 17, 3, 3), [2, 2]),
-        ((1, 32, 29, 41), (32, 32, 3, 3), [3, 1]),
+        ((1, 32, 29, 41), (32, 32, 3, 3), [4, 1]),
         ((1, 96, 37, 33), (80, 96, 3, 2), [2, 4]),
     ):
         x, w = integers(*x_shape, dtype=dtype), integers(*w_shape, dtype=dtype)
@@ -100,6 +100,19 @@ def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> Non
             doubles = [t.double() for t in (y, x, weights)]
             expected_wgrad = aten.convolution_backward(*doubles, None, *rest, wanted)[1]
             assert torch.equal(found_wgrad.double(), expected_wgrad.to(dtype).double())
+
+
+def test_tiles_far_apart_of_many_channels_are_the_direct_methods() -> None:
+    def kernel(channels: int, taps: int, stride: int, dilation: int) -> str:
+        x, w = torch.empty(2, channels, 64, 64), torch.empty(64, channels, taps, taps)
+        rest = ([stride] * 2, [dilation] * 2, [dilation] * 2, False, [0, 0], 1)
+        with torch_ops.backends.use("simd"), torch_ops.enabled():
+            return torch_ops.backends.explain(torch.ops.aten.convolution, x, w, None, *rest).kernel
+
+    for channels, *far in ((256, 4, 2, 1), (256, 3, 1, 2), (64, 3, 1, 4)):
+        assert "Winograd" in kernel(channels, *far)
+        assert "Winograd" not in kernel(channels + 16, *far)
+    assert "Winograd" not in kernel(64, 3, 1, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -20,10 +20,10 @@ bool suits_winograd(const Problem& all) {
   constexpr int64_t kLeastChannelsOfTwoTaps = 64;
   constexpr int64_t kMostPhases = 4;  // each has weights of its own
   // Tiles that are apart, and those of phases that are added, spread over more positions of the
-  // operand: of many channels only few tiles are in the cache together. Time over that of the direct
-  // method, fprop of 4x4 of stride 2 and 3x3 with dilations of 2 and 4 (Zen 4, 8 and 16 lanes): 64
-  // channels, 4 in all, and 16 times 64, 0.65 to 1.0; 4 times 320 to 512, and 16 times 128, 0.7
-  // to 1.8; more 1.6 to 6. Dilation of 3: 0.8 to 0.9 with 8 lanes, 0.9 to 2.4 with 16.
+  // operand: of many channels only few tiles are in the cache together. Time over that of the
+  // direct method, fprop of 4x4 of stride 2 and 3x3 with dilations of 2 and 4 (Zen 4, 8 and 16
+  // lanes): 64 channels, 4 in all, and 16 times 64, 0.65 to 1.0; 4 times 320 to 512, and 16 times
+  // 128, 0.7 to 1.8; more 1.6 to 6. Dilation of 3: 0.8 to 0.9 with 8 lanes, 0.9 to 2.4 with 16.
   constexpr int64_t kMostChannelsApart = 1024, kSpoiledDilation = 3;
   const Geometry& g = p.geometry;
   if (p.dtype == Dtype::f64 || p.epilogue != Epilogue::overwrite) return false;

@@ -133,8 +133,9 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
 // copies. Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two
 // of Zen 5:
-// - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5; windows wider than 9 0.3 to 0.7; into 8 channels,
-//   many taps of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps), into fewer
+// - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5; windows wider than 9, and AVX2 kernels of 9 (two
+//   threads of Zen 4), 0.3 to 1.0, from one channel into 128 up to 1.5; into 8 channels, many taps
+//   of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps), into fewer
 //   0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5, 0.65 to 0.9;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
 //   to 8; k2 and more channels of y 0.2 to 0.8;
@@ -152,7 +153,9 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = g.axes[0].k * rows.k * columns.k;
   const bool channels_last = has_channels_last(p);
-  const auto wide = [](const Axis& axis) { return (axis.k - 1) * axis.dilation > 8; };
+  const auto wide = [&](const Axis& axis) {
+    return (axis.k - 1) * axis.dilation > (avx512 ? 8 : 7);
+  };
   if (!has_few_channels(p)) return false;
   if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
     return false;
@@ -256,10 +259,13 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 
 // - Kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
 //   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
-//   strides 0.3 to 0.9); 0.8 to 0.95 with one tap, channels first, 0.8 to 0.9 for larger kernels;
-// - where windows do not overlap, k2 to k7, channels first 0.5 to 0.95 with 64 channels of x, 1.05
-//   to 1.1 with 256; channels last, Zen 5, into up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2
-//   to 2.5), 64 and more 0.95 to 1.08 (AVX-512 kernels 1.13 to 1.2);
+//   strides 0.3 to 0.9); AVX2 kernels of both, two threads, channels first, 150 random layers, of
+//   one image 0.8 to 1.5, mostly 1.02 to 1.2, of more 0.6 to 1.06; 0.8 to 0.95 with one tap,
+//   channels first, 0.8 to 0.9 for larger kernels;
+// - where windows do not overlap, k2 to k7, channels first 0.5 to 0.95 with 64 channels of x, with
+//   256 AVX-512 kernels 1.05 to 1.1, AVX2 kernels 0.6 to 1.0, once 1.2; channels last, Zen 5, into
+//   up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2 to 2.5), 64 and more 0.95 to 1.08 (AVX-512
+//   kernels 1.13 to 1.2);
 // - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
 //   1.5 from 5 channels on.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
@@ -273,6 +279,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (one_tap(g)) return channels_last;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
+  if (!channels_last && !avx512 && (g.batch > 1 || apart(g))) return false;
   return g.axes[1].k <= 5 && g.axes[2].k <= 5 && !(apart(g) && g.x_channels < 256);
 }
 
@@ -307,23 +314,25 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 }
 
 // One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
-// Times of simd over oneDNN, two threads of Zen 4, 180 random layers of 16 to 1024 channels, means
-// from 12 MB on: AVX2 kernels of both, fprop 0.81 to 0.97, dgrad 0.87 to 0.97, wgrad of images up
-// to 28x28 or into 1024 channels 0.83; AVX-512 kernels of both, fprop into as many or more channels
-// 0.86 to 0.94, into fewer 1.0, dgrad 0.84 to 1.03, wgrad into as many or more 0.73 to 0.96, into
-// fewer 1.0 to 1.15; fprop and dgrad with up to 31 channels on a side 0.8 to 1.2. Up to 12 MB 0.95
-// to 1.2. Other wgrad with AVX2 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15).
+// Times of simd over oneDNN, two threads of Zen 4, 330 random layers of 16 to 1024 channels, means
+// from 12 MB on: AVX2 kernels of both, fprop and dgrad 0.8 to 1.0 (from 128 channels into 16 and 24
+// 0.53), but up to 64 channels 1.03 to 1.35 and up to 24 MB 0.8 to 1.3, mostly 1.1 to 1.3, wgrad of
+// images up to 28x28 or into 1024 channels 0.83; AVX-512 kernels of both, fprop into as many or
+// more channels 0.86 to 0.94, into fewer 1.0, dgrad 0.84 to 1.03, wgrad into as many or more 0.73
+// to 0.96, into fewer 1.0 to 1.15; fprop and dgrad with up to 31 channels on a side 0.8 to 1.2. Up
+// to 12 MB 0.95 to 1.2. Other wgrad with AVX2 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to
+// 64: 1.15).
 bool one_tap_far_away(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20;
+  constexpr int64_t kFarBytes = 12 << 20, kFarBytesOfAvx2 = 24 << 20;
   const Geometry& g = p.geometry;
-  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
-      data_bytes(p, Role::x) + data_bytes(p, Role::y) < kFarBytes)
-    return false;
+  const int64_t bytes = data_bytes(p, Role::x) + data_bytes(p, Role::y);
+  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) || bytes < kFarBytes) return false;
   const bool into_fewer = g.y_channels < g.x_channels;
   if (p.wanted == Role::w)
     return avx512 ? !into_fewer : g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
-  return std::min(g.x_channels, g.y_channels) >= 32 &&
-         (p.wanted == Role::x || !avx512 || !into_fewer);
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (avx512) return few >= 32 && (p.wanted == Role::x || !into_fewer);
+  return bytes >= kFarBytesOfAvx2 && more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
