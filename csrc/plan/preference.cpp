@@ -287,14 +287,14 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
 //   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
-//   0.85 to 1.1).
+//   0.85 to 1.1); two threads, from 32 on, 5x5, 7x7 and dilations 1.07 to 1.32.
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t few = std::min(g.x_channels, g.y_channels);
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
   if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
-  if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= 256;
+  if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= (is_zen_3_or_4() ? 32 : 256);
   return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
 
@@ -314,25 +314,28 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 }
 
 // One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
-// Times of simd over oneDNN, two threads of Zen 4, 330 random layers of 16 to 1024 channels, means
-// from 12 MB on: AVX2 kernels of both, fprop and dgrad 0.8 to 1.0 (from 128 channels into 16 and 24
-// 0.53), but up to 64 channels 1.03 to 1.35 and up to 24 MB 0.8 to 1.3, mostly 1.1 to 1.3, wgrad of
-// images up to 28x28 or into 1024 channels 0.83; AVX-512 kernels of both, fprop into as many or
-// more channels 0.86 to 0.94, into fewer 1.0, dgrad 0.84 to 1.03, wgrad into as many or more 0.73
-// to 0.96, into fewer 1.0 to 1.15; fprop and dgrad with up to 31 channels on a side 0.8 to 1.2. Up
-// to 12 MB 0.95 to 1.2. Other wgrad with AVX2 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to
-// 64: 1.15).
+// Times of simd over oneDNN, two threads of Zen 4, 440 random layers of 16 to 1024 channels:
+// - fprop and dgrad from 24 MB on, AVX2 kernels of both, 0.75 to 1.0 (from 128 channels into 16
+//   and 24 0.53), up to 64 channels 1.03 to 1.35; AVX-512 kernels of both 0.65 to 1.06, fprop into
+//   fewer 1.0, with up to 31 channels on a side 0.8 to 1.2; of 12 to 24 MB 0.8 to 1.3, mostly 1.1
+//   to 1.3 (AVX-512 kernels 1.0 to 1.2);
+// - wgrad from 12 MB on, means: AVX2 kernels of both, images up to 28x28 or into 1024 channels
+// 0.83,
+//   others 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15); AVX-512 kernels of both, into
+//   as many or more 0.73 to 0.96, into fewer 1.0 to 1.15.
 bool one_tap_far_away(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20, kFarBytesOfAvx2 = 24 << 20;
+  constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
   const Geometry& g = p.geometry;
-  const int64_t bytes = data_bytes(p, Role::x) + data_bytes(p, Role::y);
-  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) || bytes < kFarBytes) return false;
+  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
+      data_bytes(p, Role::x) + data_bytes(p, Role::y) <
+          (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
+    return false;
   const bool into_fewer = g.y_channels < g.x_channels;
   if (p.wanted == Role::w)
     return avx512 ? !into_fewer : g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (avx512) return few >= 32 && (p.wanted == Role::x || !into_fewer);
-  return bytes >= kFarBytesOfAvx2 && more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
+  return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
@@ -376,15 +379,19 @@ bool outweighs_winograd(const Problem& p, bool avx512) {
 // 3x3 windows for Winograd's filtering of so few channels that transforms outweigh the products.
 // Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, fprop and dgrad of 28x28
 // to 200x200, channels last: 8 on both sides 1.13 to 1.4; 16 up to 56x56 0.93 to 0.98, 112x112 1.0,
-// 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99 (AVX-512 kernels 0.63 to 1.0).
+// 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99. AVX-512 kernels of both: into 16 and 32
+// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05.
 bool transforms_outweigh(const Problem& p, bool avx512) {
-  constexpr int64_t kLongRow = 160;
+  constexpr int64_t kLongRow = 160, kFewPixels = 1600;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const int64_t more = std::max(g.x_channels, g.y_channels);
-  return !avx512 && p.wanted != Role::w && g.rank == 2 && has_channels_last(p) && rows.k == 3 &&
-         columns.k == 3 && unit_strides(g) && unit_dilations(g) &&
-         more <= (columns.y < kLongRow ? 8 : 16);
+  if (p.wanted == Role::w || g.rank != 2 || !has_channels_last(p) || rows.k != 3 ||
+      columns.k != 3 || !unit_strides(g) || !unit_dilations(g))
+    return false;
+  if (avx512)
+    return (p.wanted == Role::y ? g.y_channels : g.x_channels) <= 32 &&
+           g.batch * rows.y * columns.y <= kFewPixels;
+  return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
 }
 
 // What transforms outweigh on Intel's CPUs with AVX-512, of any windows and with wgrad.
