@@ -73,6 +73,9 @@ assert served("convolution", 5, 28, 128, data_format="NCX") == "simd"
 assert served("convolution", 5, 28, 128) == "onednn"
 assert served("convolution", 2, 28, 256, stride=2, data_format="NCX", batch=1) == "simd"
 assert served("convolution", 1, 56, 128) == "onednn"
+assert served("convolution", 5, 8, 128, batch=8) == "simd"
+assert served("convolution_backward_data", 5, 8, 128) == "simd"
+assert served("convolution_backward_data", 5, 8, 128, batch=8) == "onednn"
 """
     environment = os.environ | {"CONVTBW_TARGET": "avx2"}
     command = [sys.executable, "-c", checks]

@@ -81,7 +81,7 @@ def test_tiles_of_winograd_with_dilation(target: str, dtype: torch.dtype) -> Non
     aten = torch.ops.aten
     for x_shape, w_shape, dilation in (
         ((2, 17, 30, 31), (33, 17, 3, 3), [2, 2]),
-        ((1, 32, 29, 41), (32, 32, 3, 3), [4, 1]),
+        ((1, 80, 29, 41), (72, 80, 3, 3), [4, 1]),
         ((1, 96, 37, 33), (80, 96, 3, 2), [2, 4]),
     ):
         x, w = integers(*x_shape, dtype=dtype), integers(*w_shape, dtype=dtype)
@@ -113,6 +113,22 @@ def test_tiles_far_apart_of_many_channels_are_the_direct_methods() -> None:
         assert "Winograd" in kernel(channels, *far)
         assert "Winograd" not in kernel(channels + 16, *far)
     assert "Winograd" not in kernel(64, 3, 1, 3)
+
+    def weights_kernel(channels: int, results: int, extent: int) -> str:
+        x, y = (torch.empty(1, c, extent, extent) for c in (channels, results))
+        attributes = {
+            "strides": [1, 1], "dilations": [4, 4], "pads_begin": [4, 4], "pads_end": [4, 4],
+            "weights_shape": [results, channels, 3, 3], "data_format": "NCX",
+            "weights_format": "OIX",
+        }  # fmt: skip
+        with torch_ops.backends.use("simd"):
+            name = "convolution_backward_weights"
+            return torch_ops.backends.explain(name, x, y, **attributes).kernel
+
+    for shape in ((128, 64, 64), (72, 72, 32)):
+        assert "Winograd" in weights_kernel(*shape)
+    for shape in ((256, 64, 64), (64, 72, 32)):
+        assert "Winograd" not in weights_kernel(*shape)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -25,6 +25,9 @@ bool suits_winograd(const Problem& all) {
   // lanes): 64 channels, 4 in all, and 16 times 64, 0.65 to 1.0; 4 times 320 to 512, and 16 times
   // 128, 0.7 to 1.8; more 1.6 to 6. Dilation of 3: 0.8 to 0.9 with 8 lanes, 0.9 to 2.4 with 16.
   constexpr int64_t kMostChannelsApart = 1024, kSpoiledDilation = 3;
+  // wgrad with dilations of 3 and 4, the same, 0.65 to 0.9, but of 256 channels of x and 64 of y
+  // 0.9 to 1.75, and of up to 64 on a side over 1024 pixels 1.25 to 1.75.
+  constexpr int64_t kFewPixels = 1024, kFewChannels = 64;
   const Geometry& g = p.geometry;
   if (p.dtype == Dtype::f64 || p.epilogue != Epilogue::overwrite) return false;
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
@@ -33,6 +36,7 @@ bool suits_winograd(const Problem& all) {
   bool two_taps = false;
   int64_t summed = p.wanted == Role::y ? g.x_channels : g.y_channels;
   int64_t spread = summed;  // over the positions of so many
+  int64_t most_apart = 1;
   int64_t tiles = g.batch * g.axes[0].y;
   for (int a = 0; a < kMaxRank; ++a) {
     const Axis& axis = g.axes[a];
@@ -45,6 +49,7 @@ bool suits_winograd(const Problem& all) {
     const int64_t phases = axis.stride, apart = axis.dilation;
     if (phases > kMostPhases || apart > kMostPhases || (phases > 1 && apart > 1)) return false;
     if (p.wanted != Role::w && apart == kSpoiledDilation) return false;
+    most_apart = std::max(most_apart, apart);
     const int64_t taps = ceil_div(axis.k, phases), results = results_of_taps(taps);
     if (axis.k < phases || taps < 2 || taps > 3) return false;
     summed *= p.wanted == Role::y ? phases : 1;
@@ -64,6 +69,10 @@ bool suits_winograd(const Problem& all) {
   }
   if (p.wanted != Role::w && two_taps && summed < kLeastChannelsOfTwoTaps) return false;
   if (p.wanted != Role::w && spread > kMostChannelsApart) return false;
+  if (p.wanted == Role::w && most_apart > 2 &&
+      (g.x_channels > 2 * g.y_channels || (std::min(g.x_channels, g.y_channels) <= kFewChannels &&
+                                           g.batch * g.axes[1].y * g.axes[2].y <= kFewPixels)))
+    return false;
   const auto products = static_cast<double>(tiles);
   return gain >= kLeastGain &&
          gain * products / (products + kTilesOfWeights) >= kLeastGainWithWeights;

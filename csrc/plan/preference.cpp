@@ -267,12 +267,15 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 //   up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2 to 2.5), 64 and more 0.95 to 1.08 (AVX-512
 //   kernels 1.13 to 1.2);
 // - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
-//   1.5 from 5 channels on.
+//   1.5 from 5 channels on;
+// - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
+//   of 16 0.6 to 1.04.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
+  if (!avx512 && channels_last && !one_tap(g) && g.axes[2].y <= 8) return false;
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
   if (few_beside(p, g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
@@ -287,13 +290,16 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
 //   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
-//   0.85 to 1.1); two threads, from 32 on, 5x5, 7x7 and dilations 1.07 to 1.32.
+//   0.85 to 1.1); two threads, from 32 on, 5x5, 7x7 and dilations 1.07 to 1.32;
+// - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
+//   to 1.04, of more 0.95 to 1.2.
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t few = std::min(g.x_channels, g.y_channels);
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
   if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
+  if (!avx512 && !one_tap(g) && columns.y <= 8 && g.batch * rows.y * columns.y <= 256) return false;
   if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= (is_zen_3_or_4() ? 32 : 256);
   return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
