@@ -326,9 +326,8 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 //   fewer 1.0, with up to 31 channels on a side 0.8 to 1.2; of 12 to 24 MB 0.8 to 1.3, mostly 1.1
 //   to 1.3 (AVX-512 kernels 1.0 to 1.2);
 // - wgrad from 12 MB on, means: AVX2 kernels of both, images up to 28x28 or into 1024 channels
-// 0.83,
-//   others 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15); AVX-512 kernels of both, into
-//   as many or more 0.73 to 0.96, into fewer 1.0 to 1.15.
+//   0.83, others 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15); AVX-512 kernels of both,
+//   into as many or more 0.73 to 0.96, into fewer 1.0 to 1.15.
 bool one_tap_far_away(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
   const Geometry& g = p.geometry;

@@ -54,6 +54,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
                 data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
   choose_sizes();
   list_columns();
+  pairs_vectors_ = gains_pairing();
   slides_ = columns_.empty() && may_slide() && gains_sliding();
   kernel = "wgrad, channels of all groups in lanes, ";
   if (!columns_.empty()) kernel += "overlapping windows, ";

@@ -63,10 +63,10 @@ class GroupedWeightsPlan : public Plan {
   bool may_slide() const;
   bool rows_stay() const;
   bool copies_rows() const;
+  const LaneSlidesFunctions& slides() const;
+  bool gains_pairing() const;
   bool outweighs_rows() const;
   bool gains_sliding() const;
-  const LaneSlidesFunctions& slides() const;
-  bool slides_paired(int64_t taps) const;  // whether so many of two vectors together
   int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
   void add_slid_phase(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
@@ -106,7 +106,7 @@ class GroupedWeightsPlan : public Plan {
   const LaneWeights weights_;
   bool asks_ahead_;
   std::vector<Columns> columns_;  // where windows overlap by half
-  bool slides_;
+  bool pairs_vectors_, slides_;
   int64_t chunks_, boxes_per_chunk_;
   int64_t vector_sums_, part_sums_;  // units
   int64_t buffer_bytes_, local_bytes_;

@@ -29,7 +29,7 @@ bool GroupedWeightsPlan::may_slide() const {
 
 // Whether a row of x in place and those of windows stay in the first-level cache (of 64 sets) from
 // one half of their lines to the next. Time of all taps over that of these where they do not, 256
-// and 512 channels of 28x28 to 56x56: 3x3 0.75 to 0.95, 5x5 0.5 to 0.8, 7x7 0.6 to 1.15.
+// and 512 channels of 28x28 to 56x56: 3x3 0.75 to 0.95; of more taps, outweighs_rows().
 bool GroupedWeightsPlan::rows_stay() const {
   constexpr int64_t kLine = 64, kSets = 64;
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
@@ -48,30 +48,31 @@ bool GroupedWeightsPlan::copies_rows() const {
   return may_slide() && tap_rows_ == 1 && taps_ > kMaxSlidTaps && !rows_stay();
 }
 
+const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
+  const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
+  return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+}
+
+// Whether so many taps of two vectors together. Vectors of half a cache line read it twice, the
+// second time from the second-level cache where rows do not stay in the first, and two loads a
+// cycle must not be of the same halves of two lines. Time of one vector after the other over that
+// of two together (Zen 4, 8 lanes, rows of 56 to 112): 1.0 to 1.35; rows of 28 0.93 to 1.0, but 1.1
+// to 1.6 where they do not stay; of 7 and 14, and of 16 bits, which take more to load, 0.8 to 1.0.
+// 3 and 4 taps do not gain.
+bool GroupedWeightsPlan::gains_pairing() const {
+  constexpr int64_t kLongRow = 40;
+  return slides().max_rows[2][kPairedSlidTaps] && x_.in_place() &&
+         x_tensor_.dtype == sum_dtype(x_tensor_.dtype) &&
+         (std::min(grid_.size[3], kMaxPiece) >= kLongRow || !rows_stay());
+}
+
 // Whether several rows of taps are so long that they slide although rows do not stay. Time of all
 // taps over that of these (Zen 4, 8 lanes, 256 to 1024 channels of 14x14 to 112x112): 3x3 0.5 to
 // 0.8, 4x4 0.85 to 1.3, 5x5 0.95 to 1.55, 6x6 0.65 to 1.2, 7x7 0.9 to 2.2, 9x9 1.2 to 1.8.
 bool GroupedWeightsPlan::outweighs_rows() const {
   const int64_t taps = sliding_[3].taps;
   return taps_apart(sliding_[3]) == 1 && tap_rows_ > 1 &&
-         (taps > kPairedSlidTaps + 1 || slides_paired(taps));
-}
-
-const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
-  const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
-  return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
-}
-
-// Vectors of half a cache line read it twice, the second time from the second-level cache where
-// rows do not stay in the first, and two loads a cycle must not be of the same halves of two lines.
-// Time of one vector after the other over that of two together (Zen 4, 8 lanes, rows of 56 to 112):
-// 1.0 to 1.35; rows of 28 0.93 to 1.0, but 1.1 to 1.6 where they do not stay; of 7 and 14, and of
-// 16 bits, which take more to load, 0.8 to 1.0. 3 and 4 taps do not gain.
-bool GroupedWeightsPlan::slides_paired(int64_t taps) const {
-  constexpr int64_t kLongRow = 40;
-  return taps == kPairedSlidTaps && slides().max_rows[2][taps] && x_.in_place() &&
-         x_tensor_.dtype == sum_dtype(x_tensor_.dtype) &&
-         (std::min(grid_.size[3], kMaxPiece) >= kLongRow || !rows_stay());
+         (taps == kPairedSlidTaps ? pairs_vectors_ : taps > kPairedSlidTaps + 1);
 }
 
 bool GroupedWeightsPlan::gains_sliding() const {
@@ -162,7 +163,8 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
     const int64_t whole = std::min(end, lanes.count / parts_.width);
     for (int64_t phase = 0; phase < phases; ++phase) {
       const int64_t phase_taps = ceil_div(taps.row_taps - phase, phases);
-      const int64_t paired = slides_paired(phase_taps) ? vector + (whole - vector) / 2 * 2 : vector;
+      const bool pairs = pairs_vectors_ && phase_taps == kPairedSlidTaps;
+      const int64_t paired = pairs ? vector + (whole - vector) / 2 * 2 : vector;
       if (vector < paired)
         add_slid_phase(x, y, taps, lanes, {vector, paired}, 2, windows, phase, call, sums);
       if (paired < end)
