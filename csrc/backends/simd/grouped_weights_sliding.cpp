@@ -53,8 +53,8 @@ const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
   return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
 }
 
-// Whether so many taps of two vectors together. Vectors of half a cache line read it twice, the
-// second time from the second-level cache where rows do not stay in the first, and two loads a
+// Whether kPairedSlidTaps are met of two vectors together. One of half a cache line reads it twice,
+// the second time from the second-level cache where rows do not stay in the first, and two loads a
 // cycle must not be of the same halves of two lines. Time of one vector after the other over that
 // of two together (Zen 4, 8 lanes, rows of 56 to 112): 1.0 to 1.35; rows of 28 0.93 to 1.0, but 1.1
 // to 1.6 where they do not stay; of 7 and 14, and of 16 bits, which take more to load, 0.8 to 1.0.
