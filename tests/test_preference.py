@@ -13,6 +13,7 @@ import torch
 from torch_ops import backends
 
 pytestmark = pytest.mark.unforced
+intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
 
 
 def served(
@@ -55,6 +56,10 @@ def served(
     return backends.explain(op, *tensors, **attributes).backend
 
 
+def first_of(onednn: bool) -> str:
+    return "onednn" if onednn else "simd"
+
+
 with_onednn = pytest.mark.skipif(
     "onednn" not in backends.supported(), reason="built without oneDNN"
 )
@@ -65,7 +70,7 @@ with_onednn = pytest.mark.skipif(
 def test_rules_of_avx2() -> None:
     """In a process of its own: the planner's target is the environment's."""
     checks = """
-from test_preference import served
+from test_preference import intel, served
 assert served("convolution", 9, 64, 3, results=64) == "simd"
 assert served("convolution", 7, 64, 3, results=64) == "onednn"
 assert served("convolution", 5, 28, 128, data_format="NCX", batch=1) == "onednn"
@@ -76,6 +81,15 @@ assert served("convolution", 1, 56, 128) == "onednn"
 assert served("convolution", 5, 8, 128, batch=8) == "simd"
 assert served("convolution_backward_data", 5, 8, 128) == "simd"
 assert served("convolution_backward_data", 5, 8, 128, batch=8) == "onednn"
+if not intel:  # groups of 8 channels
+    weights = "convolution_backward_weights"
+    assert served(weights, 3, 28, 64, groups=8) == "onednn"
+    assert served(weights, 3, 112, 128, groups=16) == "simd"  # far
+    assert served(weights, 3, 28, 64, groups=8, data_format="NCX") == "simd"
+    assert served("convolution_backward_data", 3, 28, 64, groups=8, data_format="NCX") == "onednn"
+    assert served("convolution_backward_data", 3, 16, 64, groups=8, axes=3, stride=2) == "simd"
+    assert served("convolution", 3, 28, 64, groups=8) == "simd"
+    assert served("convolution", 3, 1000, 64, groups=8, axes=1) == "onednn"
 """
     environment = os.environ | {"CONVTBW_TARGET": "avx2"}
     command = [sys.executable, "-c", checks]
@@ -123,7 +137,6 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     # oneDNN's kernels and ours compare differently on Intel's CPUs with AVX-512.
-    intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     intel_avx512 = intel and torch.cpu._is_avx512_supported()
     first, second = ("simd", "onednn") if intel_avx512 else ("onednn", "simd")
     assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == first
@@ -136,15 +149,39 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_data", 3, 200, 16) == few
     if not intel:
         assert served("convolution", 3, 112, 16) == "simd"
-    assert served("convolution", 2, 32, 32, stride=2, axes=3) == second
-    groups = "onednn" if intel else "simd"
-    assert served("convolution", 1, 28, 64, groups=8) == groups
-    assert served("convolution", 3, 28, 64, groups=8) == groups
-    assert served("convolution", 3, 28, 64, groups=8, data_format="NCX") == "simd"
+    volumes = "onednn" if torch.cpu._is_avx512_supported() else "simd"
+    assert served("convolution", 2, 32, 32, stride=2, axes=3) == volumes
+    # Groups of 8 channels.
+    avx512 = torch.cpu._is_avx512_supported()
+    assert served("convolution", 1, 28, 64, groups=8) == first_of(intel or avx512)
+    assert served("convolution", 3, 28, 64, groups=8) == first_of(intel or avx512)
+    channels_first = {"groups": 8, "data_format": "NCX"}
+    amd_avx512 = avx512 and not intel
+    assert served("convolution", 3, 28, 64, **channels_first) == first_of(amd_avx512)
     assert served("convolution", 3, 28, 64, groups=2) == "simd"
-    assert served("convolution_backward_data", 3, 28, 64, groups=8) == groups
-    assert served("convolution_backward_weights", 3, 28, 64, groups=8) == groups
-    assert served("convolution_backward_weights", 3, 28, 64, groups=2) == "simd"
+    assert served("convolution_backward_data", 3, 28, 64, groups=8) == "onednn"
+    weights = "convolution_backward_weights"
+    assert served(weights, 3, 28, 64, groups=8) == first_of(intel or not avx512)
+    assert served(weights, 3, 28, 64, groups=2) == "simd"
+    if amd_avx512:
+        assert served(weights, 3, 56, 64, groups=8, stride=2) == "onednn"
+        assert served(weights, 3, 56, 64, **channels_first, batch=1) == "onednn"
+        assert served(weights, 3, 56, 64, **channels_first) == "simd"
+        assert served("convolution", 3, 56, 64, groups=4, stride=2) == "onednn"
+        assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
+        assert served("convolution", 3, 56, 64, groups=4) == "simd"  # Winograd
+        assert served("convolution", 1, 56, 64, groups=2) == "onednn"
+        # Volumes.
+        assert served("convolution", 3, 16, 16, stride=2, axes=3) == "onednn"
+        assert served("convolution", 3, 16, 16, stride=2, axes=3, data_format="NCX") == "simd"
+        assert served("convolution", 5, 12, 16, axes=3) == "onednn"
+        assert served("convolution", 5, 12, 8, axes=3) == "simd"
+        assert served(weights, 5, 12, 16, axes=3) == "onednn"
+        assert served(weights, 3, 12, 16, axes=3) == "simd"  # Winograd
+        assert served(weights, 2, 16, 16, stride=2, axes=3) == "onednn"
+        assert served(weights, 3, 16, 16, stride=2, axes=3) == "simd"
+        assert served("convolution_backward_data", 5, 12, 16, axes=3) == "onednn"
+        assert served("convolution_backward_data", 3, 16, 16, stride=2, axes=3) == "simd"
     if torch.cpu._is_avx512_bf16_supported():
         dense = {"dtype": torch.bfloat16}
         assert served("convolution", 1, 56, 64, **dense) == "onednn"

@@ -212,22 +212,41 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
   return narrow ? g.y_channels >= 48 : channels >= 256 && axis.dilation == 1;
 }
 
-// Dense problems in 3-D in float32: fprop and dgrad with stride 1, AVX-512 kernels of both, one
-// thread: up to k3 simd takes 1.05 to 1.25 times as long from 32 channels on (one tap, channels
-// first, 0.8; larger kernels 0.5 to 0.65; AVX2 kernels 0.95 to 1.05; wgrad 0.95 to 1.1, AVX2 0.3 to
-// 0.8). On Ice Lake 4 to 16 channels on both sides 1.05 to 1.3, and fprop of windows that do not
-// overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
+// Dense problems in 3-D in float32 that are none for Winograd's filtering. Times of simd over
+// oneDNN, AVX-512 kernels of both (AVX2 kernels 0.95 to 1.05, wgrad 0.3 to 0.8), two threads of
+// Zen 4, 210 random layers of 8 to 128 channels:
+// - fprop with strides, channels last, 1.08 to 1.44, once 0.93; channels first 0.7 to 1.2;
+// - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
+//   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
+// - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
+//   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1.
+// One thread: from 32 channels on up to k3 1.05 to 1.25 (one tap, channels first, 0.8; k7 0.5 to
+// 0.65). On Ice Lake fprop and dgrad of 4 to 16 channels on both sides 1.05 to 1.3, and fprop of
+// windows that do not overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
 bool suits_volume_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
-  if (!avx512 || p.wanted == Role::w) return false;
+  if (!avx512) return false;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  const bool channels_last = has_channels_last(p);
-  if (!unit_strides(g))
-    return is_intel() && p.wanted == Role::y && channels_last && apart(g) && few >= 4 &&
-           more > 16 && g.x_channels <= 64;
-  if (is_intel() && few >= 4 && more <= 16) return true;
-  return few >= 32 && (channels_last || !one_tap(g)) &&
-         std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= 3; });
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const auto up_to = [&](int64_t k) {
+    return std::ranges::all_of(g.axes, [&](const Axis& axis) { return axis.k <= k; });
+  };
+  if (is_intel()) {
+    if (p.wanted == Role::w) return false;
+    if (strides)
+      return p.wanted == Role::y && channels_last && apart(g) && few >= 4 && more > 16 &&
+             g.x_channels <= 64;
+    return (few >= 4 && more <= 16) || (few >= 32 && (channels_last || !one_tap(g)) && up_to(3));
+  }
+  if (strides) {
+    if (few < 8 || !unit_dilations(g)) return false;
+    if (p.wanted == Role::y) return channels_last;
+    if (p.wanted == Role::x || !up_to(4)) return false;
+    return channels_last ? up_to(2) || !up_to(3) : few == 16 && !up_to(3);
+  }
+  if (few < 16 || !up_to(5)) return false;
+  if (one_tap(g)) return channels_last && (p.wanted == Role::w || few >= 32);
+  return p.wanted != Role::w || (!up_to(4) && unit_dilations(g));
 }
 
 // What follows are the other dense problems in 2-D in float32 that oneDNN's kernels take in place
@@ -479,6 +498,51 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
   return into >= 5 && into <= 12;
 }
 
+// Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
+// filtering, without dilations. Times of simd over oneDNN, two threads of Zen 4, 1000 random layers
+// of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those not named, 0.1
+// to 1.2:
+// - AVX-512 kernels of both, 8 channels: fprop and dgrad, channels last, 1.45 to 4.6; channels
+//   first up to 12 MB 0.93 to 2.5 (more 0.7), fprop in 1-D 0.75 to 1.65; wgrad, channels last, 1.2
+//   to 2.2, of 9 taps and more with stride 1, in 1-D and 2-D, 0.66 to 1.0; channels first, of one
+//   image, 1.15 to 1.5, of more 0.5 to 1.5; 8 beside 16, channels last, dgrad and wgrad 1.4 to 2.0;
+// - channels last, 16 channels: dgrad 1.02 to 1.75; with strides wgrad and fprop up to 12 MB in 2-D
+//   and 3-D 0.9 to 1.5, of more and in 1-D 0.4 to 1.4; 12 channels, wgrad of k3 1.3 to 1.68, once
+//   0.84, else 0.7 to 1.2; 4 channels with strides, dgrad and wgrad 1.14 to 1.24; one tap of 8 and
+//   more 1.5 to 2.2;
+// - AVX2 kernels of both, 8 channels: dgrad 1.06 to 1.76, with strides in 1-D and 3-D 0.25 to 1.4;
+// wgrad,
+//   channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9, in 1-D,
+//   channels last, 1.4 to 2.1.
+bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
+  constexpr int64_t kFarBytes = 12 << 20;
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+  if (is_intel() || p.dtype != Dtype::f32 || g.groups == 1 || few < 4 || !unit_dilations(g) ||
+      suits_winograd(p))
+    return false;
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const bool far = data_bytes(p, Role::x) + data_bytes(p, Role::y) > kFarBytes;
+  const bool as_many = few == more;
+  if (!avx512) {
+    if (few != 8 || !as_many) return false;
+    if (p.wanted == Role::x) return !strides || g.rank == 2;
+    return channels_last && (p.wanted == Role::y ? g.rank == 1 : g.rank == 2 && !far);
+  }
+  if (!channels_last) {
+    if (few != 8 || !as_many || far) return false;
+    return p.wanted == Role::w ? g.rank == 2 && g.batch == 1 : g.rank > 1 || p.wanted == Role::x;
+  }
+  if (few >= 8 && one_tap(g)) return true;
+  if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
+    return p.wanted != Role::w || strides || g.rank == 3 || taps < 9;
+  if (!as_many) return false;
+  if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
+  if (few == 16 && p.wanted == Role::x) return true;
+  return strides && (few == 4 ? p.wanted != Role::y : few == 16 && g.rank > 1 && !far);
+}
+
 bool has_bfloat16_products() {
   static const bool has = __builtin_cpu_supports("avx512bf16");
   return has;
@@ -566,6 +630,7 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
         (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
                     suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kTinyFlopsOfFewChannels && (suits_grouped_kernels_of_intel(problem, avx512) ||
+                                           suits_grouped_kernels_of_amd(problem, avx512) ||
                                            (dense && (suits_few_channels_kernels(problem, avx512) ||
                                                       suits_apart_kernels(problem))))) ||
       (dense && suits_narrow_kernels(problem, avx512));
