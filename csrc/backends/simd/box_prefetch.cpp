@@ -59,7 +59,7 @@ BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRang
   step_lines_ = ceil_div(left_, std::max<int64_t>(steps, 1));
 }
 
-void BoxPrefetch::fetch() {
+void BoxPrefetch::fetch_step() {
   for (int64_t lines = std::min(step_lines_, left_); lines > 0;) {
     const int64_t count = std::min(lines, stretch_lines_ - line_);
     for (int64_t i = 0; i < count; ++i) __builtin_prefetch(stretch_ + (line_ + i) * kLine, 0, 2);

@@ -18,12 +18,17 @@ class BoxPrefetch {
   BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box, int64_t first_channel,
               int64_t channels, int64_t steps);
 
-  void fetch();  // the next step; nothing behind the last
+  // The next step; nothing behind the last. Few channels have fewer lines than steps.
+  void fetch() {
+    if (left_ > 0) fetch_step();
+  }
 
  private:
   struct Loop {
     int64_t count, bytes, index;
   };
+
+  void fetch_step();
 
   std::array<Loop, kBoxRank> loops_{};  // over contiguous stretches
   const char* stretch_ = nullptr;

@@ -474,6 +474,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
     call.c = place.c + (block.lane - part.lane) * written();
     call.live = staged_ ? width : block.live;
     if (!staged_) call.result = problem_.dtype;
+    call.far = !staged_;
     runs.use_in(call);
     call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
     if (bias && call.start == Start::zero) {
@@ -486,13 +487,6 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
       const int64_t rows = (pixels - pixel) / (tiles - tile);
       call.a_rows = place.a_rows + pixel;
       call.c_rows = place.c_rows + pixel;
-      // A tensor's lines may be anywhere in memory: with few steps the wait for them took 20 %
-      // (64 channels, AVX-512, Zen 4).
-      if (!staged_)
-        for (int64_t row = 0; row < rows; ++row)
-          for (int64_t at = 0; at < width * element(); at += 64)
-            __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[row] * element() + at,
-                               1);
       arithmetic_.tiles.gathered[block.vectors][rows](call);
       meanwhile();
       pixel += rows;

@@ -56,6 +56,17 @@ CONVTBW_INLINE void fetch_ahead(const void* p, int64_t ahead) {
   }
 }
 
+// With few steps a tile's wait for the lines of its result took 20 % of the time (64 channels,
+// AVX-512, Zen 4).
+template <int rows, int bytes>
+CONVTBW_INLINE void fetch_results(const TileCall& call, int64_t element) {
+#pragma GCC unroll kUnroll
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll kUnroll
+    for (int at = 0; at < bytes; at += 64)
+      __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[i] * element + at, 1);
+}
+
 // Rows of a tile's sums to elements of the result. The lanes behind the live ones belong to a
 // neighbour, or lie beyond the result. One function for all tiles.
 template <class To, class Sum>
@@ -150,26 +161,34 @@ struct Accumulators {
 
   template <class To, class Row>
   CONVTBW_INLINE void write(const TileCall& call, const Row& row) {
-    To* c[rows];
-#pragma GCC unroll kUnroll
-    for (int i = 0; i < rows; ++i) c[i] = static_cast<To*>(call.c) + row(i);
+    To* const first = static_cast<To*>(call.c);
     if (call.live < vectors * kWidth) {
+      To* c[rows];
       Sum all[rows * vectors * kWidth];
 #pragma GCC unroll kUnroll
-      for (int i = 0; i < rows; ++i)
+      for (int i = 0; i < rows; ++i) {
+        c[i] = first + row(i);
 #pragma GCC unroll kUnroll
         for (int j = 0; j < vectors; ++j) store(all + (i * vectors + j) * kWidth, sums[i][j]);
+      }
       return write_part(call, rows, vectors * kWidth, all, c);
     }
+    if constexpr (std::is_same_v<To, Sum>) {
+      if (call.start == Start::accumulate) {
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < rows; ++i)
+        for (int i = 0; i < rows; ++i) {
+          const To* const c = first + row(i);
 #pragma GCC unroll kUnroll
-      for (int j = 0; j < vectors; ++j) {
-        Vector<Sum> sum = sums[i][j];
-        if constexpr (std::is_same_v<To, Sum>)
-          if (call.start == Start::accumulate) sum += load(c[i] + j * kWidth);
-        store(c[i] + j * kWidth, sum);
+          for (int j = 0; j < vectors; ++j) sums[i][j] += load(c + j * kWidth);
+        }
       }
+    }
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < rows; ++i) {
+      To* const c = first + row(i);
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < vectors; ++j) store(c + j * kWidth, sums[i][j]);
+    }
   }
 };
 
@@ -181,6 +200,12 @@ void gathered_tile(const TileCall& call) {
 #pragma GCC unroll kUnroll
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
 
+  if (call.far) {
+    if (element_bytes(call.result) < int64_t{sizeof(Sum)})
+      fetch_results<rows, vectors * kBytes / 2>(call, 2);
+    else
+      fetch_results<rows, vectors * kBytes>(call, sizeof(Sum));
+  }
   Accumulators<A, rows, vectors> tile;
   tile.start(call);
   for (const Run *run = call.runs, *end = run + call.run_count; run != end; ++run) {
