@@ -171,6 +171,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # Winograd
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
+        # Few channels.
+        assert served(weights, 2, 128, 3, results=96, stride=2) == "onednn"
+        assert served(weights, 2, 128, 3, results=96, stride=2, data_format="NCX") == "simd"
+        assert served(weights, 5, 128, 3, results=96, stride=2) == "simd"
         # Volumes.
         assert served("convolution", 3, 16, 16, stride=2, axes=3) == "onednn"
         assert served("convolution", 3, 16, 16, stride=2, axes=3, data_format="NCX") == "simd"

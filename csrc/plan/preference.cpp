@@ -138,7 +138,8 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
 //   of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps), into fewer
 //   0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5, 0.65 to 0.9;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
-//   to 8; k2 and more channels of y 0.2 to 0.8;
+//   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
+//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17;
 // - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
@@ -171,7 +172,8 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     return g.rank == 2 || !channels_last || g.x_channels == 1 || (taps == 27 && rows.stride == 1);
   }
-  if (avx512) return g.y_channels <= 64 && taps >= 9;
+  if (avx512)
+    return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
   if (rows.dilation > 1 || columns.dilation > 1 || g.rank == 3) return false;
   if (channels_last && g.x_channels < 3) return g.x_channels == 1 || taps <= 25;
   return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
