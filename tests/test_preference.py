@@ -14,6 +14,7 @@ from torch_ops import backends
 
 pytestmark = pytest.mark.unforced
 intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+avx512 = torch.cpu._is_avx512_supported()
 
 
 def served(
@@ -56,8 +57,8 @@ def served(
     return backends.explain(op, *tensors, **attributes).backend
 
 
-def first_of(onednn: bool) -> str:
-    return "onednn" if onednn else "simd"
+def onednn_if(faster: bool) -> str:
+    return "onednn" if faster else "simd"
 
 
 with_onednn = pytest.mark.skipif(
@@ -137,33 +138,29 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 11, 1000, 64, axes=1, data_format="NCX") == "simd"
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     # oneDNN's kernels and ours compare differently on Intel's CPUs with AVX-512.
-    intel_avx512 = intel and torch.cpu._is_avx512_supported()
-    first, second = ("simd", "onednn") if intel_avx512 else ("onednn", "simd")
+    first, second = onednn_if(not (intel and avx512)), onednn_if(intel and avx512)
     assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == first
     assert served("convolution", 3, 1000, 64, axes=1) == second
     if not intel:
         assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
     assert served("convolution", 3, 56, 32) == second  # Winograd
-    few = "simd" if torch.cpu._is_avx512_supported() and not intel else "onednn"
+    few = onednn_if(intel or not avx512)
     assert served("convolution", 3, 200, 16) == few
     assert served("convolution_backward_data", 3, 200, 16) == few
     if not intel:
         assert served("convolution", 3, 112, 16) == "simd"
-    volumes = "onednn" if torch.cpu._is_avx512_supported() else "simd"
-    assert served("convolution", 2, 32, 32, stride=2, axes=3) == volumes
+    assert served("convolution", 2, 32, 32, stride=2, axes=3) == onednn_if(avx512)
     # Groups of 8 channels.
-    avx512 = torch.cpu._is_avx512_supported()
-    assert served("convolution", 1, 28, 64, groups=8) == first_of(intel or avx512)
-    assert served("convolution", 3, 28, 64, groups=8) == first_of(intel or avx512)
+    assert served("convolution", 1, 28, 64, groups=8) == onednn_if(intel or avx512)
+    assert served("convolution", 3, 28, 64, groups=8) == onednn_if(intel or avx512)
     channels_first = {"groups": 8, "data_format": "NCX"}
-    amd_avx512 = avx512 and not intel
-    assert served("convolution", 3, 28, 64, **channels_first) == first_of(amd_avx512)
+    assert served("convolution", 3, 28, 64, **channels_first) == onednn_if(avx512 and not intel)
     assert served("convolution", 3, 28, 64, groups=2) == "simd"
     assert served("convolution_backward_data", 3, 28, 64, groups=8) == "onednn"
     weights = "convolution_backward_weights"
-    assert served(weights, 3, 28, 64, groups=8) == first_of(intel or not avx512)
+    assert served(weights, 3, 28, 64, groups=8) == onednn_if(intel or not avx512)
     assert served(weights, 3, 28, 64, groups=2) == "simd"
-    if amd_avx512:
+    if avx512 and not intel:
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "onednn"
         assert served(weights, 3, 56, 64, **channels_first, batch=1) == "onednn"
         assert served(weights, 3, 56, 64, **channels_first) == "simd"

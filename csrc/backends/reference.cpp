@@ -12,8 +12,6 @@ namespace convtbw {
 
 namespace {
 
-int64_t taps(const Geometry& g) { return g.axes[0].k * g.axes[1].k * g.axes[2].k; }
-
 // fprop and dgrad. Both walk all (tap, j, h) incidences; fprop adds x at h into y at j, dgrad adds
 // y at j into x at h. "out" is the wanted side, "in" the other.
 template <class T>
@@ -151,7 +149,7 @@ class WeightsContraction {
         x_blocks_((g_.x_channels + kX - 1) / kX),
         y_blocks_((g_.y_channels + kY - 1) / kY) {}
 
-  int64_t items() const { return g_.groups * taps(g_) * x_blocks_ * y_blocks_; }
+  int64_t items() const { return g_.groups * g_.taps() * x_blocks_ * y_blocks_; }
 
   // One tap of one group, for a block of channels of either side.
   void run(int64_t item) const {

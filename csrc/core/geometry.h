@@ -33,6 +33,7 @@ struct Geometry {
   std::array<Axis, kMaxRank> axes;
 
   bool operator==(const Geometry&) const = default;
+  int64_t taps() const { return axes[0].k * axes[1].k * axes[2].k; }
 };
 
 // Half-open; empty when begin >= end.

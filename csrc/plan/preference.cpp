@@ -27,6 +27,10 @@ bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
 }
 
+double data_bytes_of_both(const Problem& p) {
+  return data_bytes(p, Role::x) + data_bytes(p, Role::y);
+}
+
 bool one_tap(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
 }
@@ -74,7 +78,7 @@ bool has_depthwise_kernels(const Problem& p) {
 // to 0.95, dgrad 0.76 to 0.92.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
-  const bool far = is_zen_3_or_4() && data_bytes(p, Role::x) + data_bytes(p, Role::y) > 8 << 20;
+  const bool far = is_zen_3_or_4() && data_bytes_of_both(p) > 8 << 20;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;
@@ -119,7 +123,7 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
   if (p.wanted == Role::w) {
     if (!channels_last) return g.rank == 3 && channels <= 16;
     if (g.rank == 1) return channels >= 16;
-    const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+    const int64_t taps = g.taps();
     return channels < 24 || (g.x_channels == 1 && channels <= 64 && taps <= 27);
   }
   if (g.rank == 1)
@@ -152,7 +156,7 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const int64_t taps = g.axes[0].k * rows.k * columns.k;
+  const int64_t taps = g.taps();
   const bool channels_last = has_channels_last(p);
   const auto wide = [&](const Axis& axis) {
     return (axis.k - 1) * axis.dilation > (avx512 ? 8 : 7);
@@ -353,8 +357,7 @@ bool one_tap_far_away(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
   const Geometry& g = p.geometry;
   if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
-      data_bytes(p, Role::x) + data_bytes(p, Role::y) <
-          (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
+      data_bytes_of_both(p) < (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
     return false;
   const bool into_fewer = g.y_channels < g.x_channels;
   if (p.wanted == Role::w)
@@ -513,19 +516,18 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
 //   0.84, else 0.7 to 1.2; 4 channels with strides, dgrad and wgrad 1.14 to 1.24; one tap of 8 and
 //   more 1.5 to 2.2;
 // - AVX2 kernels of both, 8 channels: dgrad 1.06 to 1.76, with strides in 1-D and 3-D 0.25 to 1.4;
-// wgrad,
-//   channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9, in 1-D,
-//   channels last, 1.4 to 2.1.
+//   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
+//   in 1-D, channels last, 1.4 to 2.1.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  const int64_t taps = g.axes[0].k * g.axes[1].k * g.axes[2].k;
+  const int64_t taps = g.taps();
   if (is_intel() || p.dtype != Dtype::f32 || g.groups == 1 || few < 4 || !unit_dilations(g) ||
       suits_winograd(p))
     return false;
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
-  const bool far = data_bytes(p, Role::x) + data_bytes(p, Role::y) > kFarBytes;
+  const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
   if (!avx512) {
     if (few != 8 || !as_many) return false;
@@ -584,11 +586,9 @@ bool suits_bfloat16_kernels(const Problem& p) {
   // as long with 230; from 3 channels 0.75.
   constexpr int64_t kSmallSliceFlops = 50'000'000;
   if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
-  int64_t taps = 1, pixels = g.batch;
-  for (const Axis& axis : g.axes) {
-    taps *= axis.k;
-    pixels *= axis.y;
-  }
+  const int64_t taps = g.taps();
+  int64_t pixels = g.batch;
+  for (const Axis& axis : g.axes) pixels *= axis.y;
   const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;

@@ -473,8 +473,10 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
     call.b = b;
     call.c = place.c + (block.lane - part.lane) * written();
     call.live = staged_ ? width : block.live;
-    if (!staged_) call.result = problem_.dtype;
-    call.far = !staged_;
+    if (!staged_) {
+      call.result = problem_.dtype;
+      call.fetches_result = true;
+    }
     runs.use_in(call);
     call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
     if (bias && call.start == Start::zero) {

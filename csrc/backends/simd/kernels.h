@@ -46,7 +46,7 @@ struct TileCall {
   // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i
   // of the result begins at c_rows[i].
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
-  bool far = false;  // rows of the result may be anywhere in memory, which is asked for them first
+  bool fetches_result = false;  // its rows may be anywhere in memory, which is asked for them first
   // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.
   int64_t a_step = 0, b_step = 0, c_row = 0;
   int64_t a_ahead = 0, b_ahead = 0;  // bytes behind each step that are asked of memory meanwhile
