@@ -10,6 +10,7 @@
 #include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
+#include "backends/simd/packed_taps.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/work_order.h"
@@ -20,14 +21,25 @@ namespace convtbw::simd {
 
 namespace {
 
-// Weights in the order of torch.nn, whose taps are contiguous, are transposed tap by lane: 0.3 ns
-// an element instead of 2, up to an eighth of a data gradient from 512 to 256 channels, three
-// quarters of one with 256 channels and 125 taps (Zen 4).
-constexpr int64_t kMaxTransposedTaps = 512;
-// So many channels before their turn the weights are fetched: lanes lie kilobytes apart, and no
-// prefetcher of the CPU follows them. 512 channels, 7x7, one image: 6.2 -> 4.5 ms (2 to 16 channels
-// ahead are alike).
-constexpr int64_t kAhead = 4;
+// Whether pairs of bfloat16 should run on from one tap of a row to the next: with a pair without a
+// second element at every tap, few channels take up to twice the products. But then windows that
+// reach beyond a row keep their absent taps.
+bool pairs_run_on(const Arithmetic& arithmetic, int64_t channels, const PhasedAxis& row,
+                  int64_t extent) {
+  constexpr int64_t kMostChannels = 63;  // so many are one chunk
+  if (!arithmetic.pairs || channels % 2 == 0 || channels > kMostChannels) return false;
+  int64_t running = 0, apart = 0;  // units of a row
+  for (const Phase& phase : row.phases) {
+    const Sliding& s = phase.sliding;
+    if (s.taps > 1 && s.dilation > 1) return false;
+    running += (phase.end - phase.begin) * ceil_div(s.taps * channels, 2);
+    for_each_edge(
+        s, extent, {phase.begin, phase.end}, [&](const Range& windows, const Range& taps) {
+          apart += (windows.end - windows.begin) * (taps.end - taps.begin) * ceil_div(channels, 2);
+        });
+  }
+  return running < apart;
+}
 
 class DataPlan : public Plan {
  public:
@@ -37,8 +49,10 @@ class DataPlan : public Plan {
  private:
   // A range of the channels that are summed over.
   struct Chunk {
-    int64_t first, channels, units;
-    int64_t weights;  // offset of its packed weights, for one lane
+    int64_t first, channels;
+    int64_t position;                  // elements from one position of the buffer to the next
+    int64_t weights;                   // offset of its packed weights, for one lane
+    std::vector<int64_t> phase_units;  // of the weights before each phase, for one lane
     // By phase and by vectors of the block: [phase * (kMaxVectors + 1) + vectors]
     std::vector<FoldedRuns> runs;
   };
@@ -62,8 +76,6 @@ class DataPlan : public Plan {
                    const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
                    const char* packed, const char* bias, const F& meanwhile) const;
   const char* pack_bias(const void* bias, char* packed) const;
-  void pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
-                    const LaneBlock& block, void* packed) const;
   void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                const BlockRange& next_part, const BoxRange& next_box, const char* packed,
                const char* bias) const;
@@ -90,6 +102,11 @@ class DataPlan : public Plan {
   }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t element() const { return element_bytes(problem_.dtype); }
+  // Of the buffer: rows begin with whole units.
+  int64_t row_elements(const Chunk& chunk) const {
+    const int64_t elements = weights_.elements_of_unit();
+    return ceil_div(strips_[3].length * chunk.position, elements) * elements;
+  }
   // Whether elements of the result are narrower than sums.
   bool rounded() const { return element() < unit(); }
   // Bytes of what tiles write.
@@ -100,15 +117,15 @@ class DataPlan : public Plan {
   const bool fprop_;
   Tensor out_;
   int64_t in_channels_, out_channels_;
-  int64_t w_in_, w_out_;  // strides of the weights
-  bool taps_contiguous_;  // in the weights, where channels are not
   std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<PerAxis<bool>>
       edges_;  // by phase: the axes along which windows at the edge are apart
   std::vector<Chunk> chunks_;
-  PerAxis<int64_t> in_extent_;
+  const PerAxis<int64_t> in_extent_;
+  const bool pairs_run_on_;
+  const PackedTaps weights_;
   PerAxis<Strip> strips_;  // where the windows of a packed box are
   Packing packing_, unpacking_;
   BoxGrid grid_;
@@ -118,8 +135,6 @@ class DataPlan : public Plan {
   bool complete_ = true;  // every result position belongs to a phase
   int64_t buffer_units_, stage_units_, tile_list_;
   int64_t part_units_, bias_lanes_, workspace_units_;
-  int64_t taps_;           // of all phases
-  int64_t all_taps_ = 1;   // of the weights
   int64_t weights_units_;  // packed weights for one lane
 };
 
@@ -130,14 +145,15 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
       out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
       in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
       out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
-      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
-      taps_contiguous_(w_in_ != 1 && w_out_ != 1),
       axes_(phased_axes(problem)),
+      in_extent_((fprop_ ? x_tensor(problem) : y_tensor(problem)).extent),
+      pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_extent_[3])),
+      weights_(problem, arithmetic, pairs_run_on_),
       packing_{&arithmetic,
                fprop_ ? x_tensor(problem) : y_tensor(problem),
                {},
-               arithmetic.pairs ? Pairing::channels : Pairing::none},
+               arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none,
+               pairs_run_on_},
       unpacking_{&arithmetic, out_, {}} {
   unpacking_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
@@ -157,19 +173,20 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
   choose_sizes();
 
   phases_ = box_phases(axes_, strips_);
-  taps_ = phases_.empty() ? 0 : phases_.back().taps_before + phases_.back().taps;
   choose_edges();
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
     chunk.weights = weights_units_;
-    weights_units_ += taps_ * chunk.units;
-    for (const BoxPhase& phase : phases_)
+    for (const BoxPhase& phase : phases_) {
+      chunk.phase_units.push_back(weights_units_ - chunk.weights);
+      weights_units_ += weights_.units(phase, chunk.channels);
       for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
         const bool used = std::ranges::any_of(
             blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
         chunk.runs.push_back(used ? runs(phase, all_taps(phase), chunk, vectors) : FoldedRuns());
         bytes += chunk.runs.back().bytes();
       }
+    }
   }
 
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
@@ -198,13 +215,7 @@ void DataPlan::choose_sizes() {
     return product;
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
-  for (int a = kMaxRank - 1; a >= 0; --a) {
-    const int64_t taps = problem_.geometry.axes[a].k;
-    taps_contiguous_ &= taps == 1 || problem_.w.axes[a] == all_taps_;
-    all_taps_ *= taps;
-  }
-  taps_contiguous_ &= all_taps_ > 1 && all_taps_ <= kMaxTransposedTaps;
-  const int64_t lane_bytes = all_taps_ * (in_channels_ + 1) * unit();
+  const int64_t lane_bytes = problem_.geometry.taps() * (in_channels_ + 1) * unit();
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
   const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes);
@@ -271,13 +282,14 @@ void DataPlan::choose_sizes() {
   int64_t largest = 0;
   for (int64_t first = 0; first < in_channels_; first += channels) {
     const int64_t count = std::min(channels, in_channels_ - first);
-    chunks_.push_back({first, count, arithmetic_.pairs ? (count + 1) / 2 : count, 0, {}});
-    largest = std::max(largest, chunks_.back().units);
+    chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
+    largest = std::max(largest, row_elements(chunks_.back()));
   }
-  buffer_units_ = positions(size) * largest;
-  in_extent_ = packing_.tensor.extent;
+  buffer_units_ = strips_[0].length * strips_[1].length * strips_[2].length * largest /
+                  weights_.elements_of_unit();
   packing_.strips = strips_;
-  join_rows(packing_, grid_);
+  // Rows whose last unit is half empty do not follow each other.
+  if (!pairs_run_on_ || strips_[3].length % 2 == 0) join_rows(packing_, grid_);
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
@@ -297,13 +309,13 @@ void DataPlan::choose_sizes() {
 }
 
 // Along as many axes as leave pieces of at least four pixels, where tiles still are fast, and where
-// it saves something.
+// it saves something. Not along rows whose pairs run on, where taps are not apart.
 void DataPlan::choose_edges() {
   constexpr double kLeastSaving = 0.015;
   constexpr int64_t kPixels = 4;
   for (const BoxPhase& phase : phases_) {
     PerAxis<double> saving{};
-    for (int a = 1; a < kBoxRank; ++a) {
+    for (int a = 1; a < kBoxRank - pairs_run_on_; ++a) {
       const Phase& axis = *phase.axes[a];
       int64_t absent = 0;
       for_each_edge(axis.sliding, in_extent_[a], {axis.begin, axis.end},
@@ -362,9 +374,13 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
       const int64_t row =
           t0 * phase.footings[1].tap * strips_[2].length + t1 * phase.footings[2].tap;
       const auto add = [&](int64_t first, int64_t count) {
-        const int64_t a = row * strips_[3].length + first * phase.footings[3].tap;
-        const int64_t b = (t0 * all(2) + t1) * all(3) + first;
-        runs.add({a * chunk.units, b * chunk.units * width, count * chunk.units}, 1, width);
+        const int64_t elements = weights_.elements_of_unit(), steps = count * chunk.position;
+        const int64_t a =
+            row * row_elements(chunk) + first * phase.footings[3].tap * chunk.position;
+        const int64_t b = (t0 * all(2) + t1) * weights_.units(all(3), chunk.channels) +
+                          weights_.units(first, chunk.channels);
+        runs.add({a / elements, b * width, steps / elements, false, steps % elements != 0}, 1,
+                 width);
       };
       if (phase.footings[3].tap == 1 && taps[3].begin < taps[3].end)
         add(taps[3].begin, taps[3].end - taps[3].begin);
@@ -372,61 +388,6 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
         for (int64_t t2 = taps[3].begin; t2 < taps[3].end; ++t2) add(t2, 1);
     }
   return runs;
-}
-
-// The packed weights of a block: [chunk][phase][block][tap][unit][lane].
-void DataPlan::pack_weights(const Operands& operands, const BlockRange& part, const Chunk& chunk,
-                            const LaneBlock& block, void* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
-  const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
-  const char* const w =
-      static_cast<const char*>(operands.data.w) +
-      (part.group * problem_.w.group + chunk.first * w_in_ + block.lane * w_out_) * bytes;
-  // f(where a tap lies in w, where it goes)
-  const auto for_each_packed_tap = [&](const auto& f) {
-    for (const BoxPhase& phase : phases_) {
-      char* to = static_cast<char*>(packed) +
-                 (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit() +
-                 phase.taps * chunk.units * (block.lane - part.lane) * unit();
-      for_each_tap(phase, problem_.w, [&](int64_t tap) {
-        f(tap, to);
-        to += chunk.units * width * unit();
-      });
-    }
-  };
-  if (!taps_contiguous_)
-    return for_each_packed_tap([&](int64_t tap, char* to) {
-      pack_channel_rows(arithmetic_, problem_.dtype,
-                        {w + tap * bytes, w_in_, w_out_, to, width, 1, chunk.channels, block.live,
-                         width - block.live});
-    });
-
-  // All taps of some channels, transposed; then each to its place. Those of a single channel lie a
-  // power of two apart there, often, and would drive each other out of the first-level cache: 3x3
-  // of 512 channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
-  constexpr int64_t kTileBytes = 32 << 10, kMostUnits = 16;
-  const int64_t channels = arithmetic_.pairs ? 2 : 1, step = channels * w_in_ * bytes;
-  const int64_t row = width * unit(), tap_row = all_taps_ * row;
-  const int64_t units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
-  char* const tile = local_scratch<char>(units * tap_row);
-  Copy copy{w, 1, w_out_, tile, units * width, 1, all_taps_, block.live, width - block.live};
-  copy.second = w_in_;
-  for (int64_t first = 0, count; first < chunk.units; first += count) {
-    count = std::min(units, chunk.units - first);
-    for (int64_t i = first; i < first + count; ++i) {
-      copy.from = w + i * step;
-      copy.to = tile + (i - first) * row;
-      if (i + kAhead < chunk.units)
-        for (int64_t lane = 0; lane < block.live; ++lane)
-          for (int64_t at = 0; at < all_taps_ * bytes; at += 64)
-            __builtin_prefetch(w + (i + kAhead) * step + lane * w_out_ * bytes + at);
-      if ((i + 1) * channels > chunk.channels) copy.halves = Halves::first;
-      arithmetic_.pack[static_cast<int>(problem_.dtype)](copy);
-    }
-    for_each_packed_tap([&](int64_t tap, char* to) {
-      std::memcpy(to + first * row, tile + tap * units * row, count * row);
-    });
-  }
 }
 
 // All lanes of the part for some windows of a packed box; calls `meanwhile` after every tile.
@@ -442,14 +403,14 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
       return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
     };
     const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
-    int64_t a_row = (row * strips_[3].length + a_of(3)) * chunk.units;
+    int64_t a_row = row * row_elements(chunk) + a_of(3) * chunk.position;
     int64_t c_row = 0;
     for (int a = 0; a < kBoxRank; ++a)
       c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
     for (int64_t i = 0; i < windows.count[3]; ++i) {
       place.a_rows[pixels] = a_row;
       place.c_rows[pixels++] = c_row;
-      a_row += phase.footings[3].window * chunk.units;
+      a_row += phase.footings[3].window * chunk.position;
       c_row += phase.axes[3]->out_step * place.c_stride[3];
     }
   });
@@ -457,7 +418,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
   const bool whole = taps == all_taps(phase);
   FoldedRuns some_runs;
   int some_vectors = 0;
-  const char* b = packed + (chunk.weights + phase.taps_before * chunk.units) * part.lanes * unit();
+  const char* b = packed + (chunk.weights + chunk.phase_units[index]) * part.lanes * unit();
   for (int64_t i = part.first_block; i < part.first_block + part.blocks; ++i) {
     const LaneBlock& block = blocks_[i];
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
@@ -493,7 +454,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
       meanwhile();
       pixel += rows;
     }
-    b += phase.taps * chunk.units * width * unit();
+    b += weights_.units(phase, chunk.channels) * width * unit();
   }
 }
 
@@ -540,8 +501,16 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
                         arithmetic_.tiles.max_rows[blocks_.front().vectors]);
   }
   for (const Chunk& chunk : chunks_) {
-    const Panel panel{
-        chunk.first, chunk.channels, 0, packing_.strips[3].length * chunk.units, chunk.units, 1};
+    // In what is packed: units, or elements of bfloat16 as they are.
+    const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
+    const Panel panel{chunk.first,
+                      chunk.channels,
+                      0,
+                      packing_.joined_axes
+                          ? packing_.strips[3].length * chunk.position / packed_elements
+                          : row_elements(chunk) / packed_elements,
+                      chunk.position / packed_elements,
+                      1};
     pack_box(packing_, in, box, &panel, 1, buffer);
     const bool last = &chunk == &chunks_.back();
     const Chunk& then = last ? chunks_.front() : *(&chunk + 1);
@@ -594,9 +563,14 @@ void DataPlan::run(const Operands& operands) const {
     parallel_for(problem_.threads, count * chunks * blocks, [&](int64_t i) {
       const int64_t index = i / blocks / chunks, block = i % blocks;
       const BlockRange& part = parts_[first + index];
-      if (block < part.blocks)
-        pack_weights(operands, part, chunks_[i / blocks % chunks],
-                     blocks_[part.first_block + block], weights_of(index));
+      if (block >= part.blocks) return;
+      const Chunk& chunk = chunks_[i / blocks % chunks];
+      const LaneBlock& lanes = blocks_[part.first_block + block];
+      weights_.pack(operands.data.w, phases_,
+                    {part.group, chunk.first, chunk.channels, lanes.lane, lanes.live,
+                     int64_t{lanes.vectors} * arithmetic_.lanes,
+                     weights_of(index) + chunk.weights * part.lanes * unit(), part.lanes,
+                     lanes.lane - part.lane});
     });
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     parallel_for(problem_.threads, order.items(), [&](int64_t i) {

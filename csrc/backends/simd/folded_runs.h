@@ -20,7 +20,7 @@ class FoldedRuns {
   // a_step, b_step: from one step to the next. Runs stay whole where they can: each end of a run
   // costs the processor a wrong guess.
   void add(const Run& run, int64_t a_step, int64_t b_step) {
-    const int64_t pieces = (run.steps + most_steps_ - 1) / most_steps_;
+    const int64_t pieces = (run.steps + run.half_step + most_steps_ - 1) / most_steps_;
     for (int64_t piece = 0, done = 0; piece < pieces; ++piece) {
       const int64_t steps = (run.steps - done) / (pieces - piece);
       if (!runs_.empty() && steps_ + steps > most_steps_) {
@@ -28,7 +28,8 @@ class FoldedRuns {
         steps_ = 0;
       }
       runs_.push_back({run.a + done * a_step, run.b + done * b_step, steps});
-      steps_ += steps;
+      runs_.back().half_step = run.half_step && piece == pieces - 1;
+      steps_ += steps + runs_.back().half_step;
       done += steps;
     }
   }

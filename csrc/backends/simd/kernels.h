@@ -19,6 +19,9 @@ inline Dtype sum_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : 
 struct Run {
   int64_t a, b, steps;
   bool fold = false;  // a new sum begins behind this run; in the end all of them are added
+  // Gathered rows of pairs: one more step, with what is the first element of a pair alone. The
+  // second may be another window's, whose infinity times zero would be NaN.
+  bool half_step = false;
 };
 
 enum class Start : uint8_t {
@@ -44,7 +47,7 @@ struct TileCall {
   // result is of sums.
   Dtype result = Dtype::f32;
   // Gathered rows: row i of a begins at a_rows[i] and advances by 1, b by the tile's width; row i
-  // of the result begins at c_rows[i].
+  // of the result begins at c_rows[i]. Where units are pairs, a_rows count their elements.
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
   bool fetches_result = false;  // its rows may be anywhere in memory, which is asked for them first
   // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.

@@ -20,6 +20,8 @@ template <class T>
 struct Plain {
   using Unit = T;
   using Sum = T;
+  static constexpr bool kPairs = false;
+  static CONVTBW_INLINE T row_at(const T* a, int64_t row) { return a[row]; }
   static CONVTBW_INLINE Vector<T> multiply_add(T a, Vector<T> b, Vector<T> sum) {
     return sum + a * b;
   }
@@ -29,6 +31,14 @@ struct Plain {
 struct Bfloat16Pairs {
   using Unit = uint32_t;
   using Sum = float;
+  static constexpr bool kPairs = true;
+  static CONVTBW_INLINE uint32_t row_at(const uint32_t* a, int64_t row) {
+    using Word = uint32_t __attribute__((aligned(2), may_alias));
+    return *reinterpret_cast<const Word*>(reinterpret_cast<const uint16_t*>(a) + row);
+  }
+  static CONVTBW_INLINE uint32_t first_at(const uint32_t* a, int64_t row) {
+    return reinterpret_cast<const uint16_t*>(a)[row];
+  }
   static CONVTBW_INLINE Floats multiply_add(uint32_t a, Words b, Floats sum) {
     return multiply_add(Words{} + a, b, sum);
   }
@@ -117,17 +127,17 @@ struct Accumulators {
       for (int j = 0; j < vectors; ++j) sums[i][j] = first[j];
   }
 
-  // row(i): where row i of a begins, in units from `a`.
-  template <class Row>
-  CONVTBW_INLINE void step(const typename A::Unit* a, const typename A::Unit* b, const Row& row) {
+  // left(i): of row i of a.
+  template <class Left>
+  CONVTBW_INLINE void step(const typename A::Unit* b, const Left& left) {
     Vector<typename A::Unit> right[vectors];
 #pragma GCC unroll kUnroll
     for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kWidth);
 #pragma GCC unroll kUnroll
     for (int i = 0; i < rows; ++i) {
-      const typename A::Unit left = a[row(i)];
+      const typename A::Unit l = left(i);
 #pragma GCC unroll kUnroll
-      for (int j = 0; j < vectors; ++j) sums[i][j] = A::multiply_add(left, right[j], sums[i][j]);
+      for (int j = 0; j < vectors; ++j) sums[i][j] = A::multiply_add(l, right[j], sums[i][j]);
     }
   }
 
@@ -214,10 +224,14 @@ void gathered_tile(const TileCall& call) {
     for (int64_t k = run->steps; k > 0; --k) {
       // A constant: the offsets of rows leave no register.
       fetch_ahead<vectors * kBytes>(b, kAheadBytes);
-      tile.step(a, b, [&](int i) { return offsets[i]; });
+      tile.step(b, [&](int i) __attribute__((always_inline)) { return A::row_at(a, offsets[i]); });
       ++a;
       b += vectors * kLanes<Sum>;
     }
+    if constexpr (A::kPairs)
+      if (run->half_step)
+        tile.step(b,
+                  [&](int i) __attribute__((always_inline)) { return A::first_at(a, offsets[i]); });
     forget_memory();
     if (run->fold) tile.fold();
   }
@@ -238,7 +252,7 @@ void adjacent_tile(const TileCall& call) {
     for (int64_t k = run->steps; k > 0; --k) {
       fetch_ahead<64>(a, a_ahead);
       fetch_ahead<vectors * kBytes>(b, b_ahead);
-      tile.step(a, b, [](int i) { return i; });
+      tile.step(b, [&](int i) __attribute__((always_inline)) { return a[i]; });
       a += a_step;
       b += b_step;
     }

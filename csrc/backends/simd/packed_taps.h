@@ -1,0 +1,65 @@
+// The weights of fprop and dgrad in the order in which tiles meet them: [phase][tap][unit][lane].
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/simd/phases.h"
+
+namespace convtbw::simd {
+
+class PackedTaps {
+ public:
+  // run_on: pairs of bfloat16 do from one tap of a row to the next, and only the last of a row may
+  // have no second element. Else every tap of an odd number of channels ends with such a pair.
+  PackedTaps(const Problem& problem, const Arithmetic& arithmetic, bool run_on);
+
+  // Some channels that are summed over, for a block of lanes.
+  struct Block {
+    int64_t group, first, channels;
+    int64_t lane, live, width;  // lanes behind the live ones are zero
+    // Every phase has room for the part's lanes, of which so many lie before the block's.
+    void* packed;
+    int64_t part_lanes, lanes_before;
+  };
+
+  int64_t elements_of_unit() const { return pairs_ ? 2 : 1; }
+  // Of a tap with so many channels, absent second ones included.
+  int64_t elements(int64_t channels) const { return run_on_ ? channels : round_up(channels); }
+  // Of a row of so many taps.
+  int64_t units(int64_t taps, int64_t channels) const {
+    return round_up(taps * elements(channels)) / elements_of_unit();
+  }
+  int64_t units(const BoxPhase& phase, int64_t channels) const {
+    return phase.axes[1]->sliding.taps * phase.axes[2]->sliding.taps *
+           units(phase.axes[3]->sliding.taps, channels);
+  }
+
+  void pack(const void* weights, const std::vector<BoxPhase>& phases, const Block& block) const;
+
+ private:
+  template <class F>
+  void for_each_phase(const std::vector<BoxPhase>& phases, const Block& block, const F& f) const;
+  template <class F>
+  void for_each_packed_tap(const std::vector<BoxPhase>& phases, const Block& block,
+                           const F& f) const;
+  void pack_running_on(const char* w, const std::vector<BoxPhase>& phases,
+                       const Block& block) const;
+  void pack_transposed(const char* w, const std::vector<BoxPhase>& phases,
+                       const Block& block) const;
+
+  int64_t unit() const { return dtype_ == Dtype::f64 ? 8 : 4; }
+  int64_t round_up(int64_t elements) const {
+    return ceil_div(elements, elements_of_unit()) * elements_of_unit();
+  }
+
+  const Arithmetic& arithmetic_;
+  const Dtype dtype_;
+  const WeightsStrides strides_;
+  const int64_t in_stride_, out_stride_;  // of channels
+  const bool pairs_, run_on_;
+  int64_t taps_ = 1;
+  bool contiguous_;  // the taps are, where channels are not
+};
+
+}  // namespace convtbw::simd
