@@ -46,6 +46,17 @@ struct Halfwords {
   }
 };
 
+// The same, as many as fit in a vector: half as many instructions.
+struct ManyHalfwords {
+  using Unit = uint16_t;
+  static constexpr int kElements = 1;
+
+  const uint16_t* p;
+
+  CONVTBW_INLINE ManyHalfwords at(int64_t offset) const { return {p + offset}; }
+  CONVTBW_INLINE WideShorts all() const { return load(p); }
+};
+
 // Pairs whose halves lie `second` elements apart.
 template <Halves halves>
 struct SplitPairs {
@@ -243,22 +254,41 @@ CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
   return result;
 }
 
-// Up to four columns side by side. As blocks that are mostly empty, fprop of so many channels took
-// 1.3 to 1.9 times as long with 16 lanes, 1.05 to 1.4 with 8 (Zen 5).
+constexpr int kMostInTurn = 4;
+
+// Up to so many columns side by side. As blocks that are mostly empty, fprop of so many channels
+// took 1.3 to 1.9 times as long with 16 lanes, 1.05 to 1.4 with 8 (Zen 5).
 template <int columns, class From, class To>
 void copy_in_turn(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
   for (int64_t next = 0; next < c.rows; next += n) {
     const int64_t row = smaller(next, c.rows - n);  // overlapping the rows before
+    const From block = from.at(row * From::kElements);
     Vector<typename From::Unit> lines[columns];
 #pragma GCC unroll kUnroll
     for (int j = 0; j < columns; ++j)
-      lines[j] = column_of(c, from.at(row * From::kElements), j, j == columns - 1, true, n);
+      if constexpr (kSplit<From>)
+        lines[j] = column_of(c, block, j, j == columns - 1, true, n);
+      else
+        lines[j] = block.at(j * c.from_column).all();
     To* const to = static_cast<To*>(c.to) + row * columns;
     [&]<int... part>(std::integer_sequence<int, part...>) __attribute__((always_inline)) {
       (store(to + part * n, elements_in_turn<part>(lines)), ...);
     }(std::make_integer_sequence<int, columns>());
   }
+}
+
+// Whether there were as few columns.
+template <class From, class To>
+bool copy_few_in_turn(const Copy& c, From from) {
+  if (c.to_row != c.columns || c.zeros || c.rows < kLanes<typename From::Unit> ||
+      c.columns > kMostInTurn)
+    return false;
+  if (c.columns == 1) copy_in_turn<1, From, To>(c, from);
+  if (c.columns == 2) copy_in_turn<2, From, To>(c, from);
+  if (c.columns == 3) copy_in_turn<3, From, To>(c, from);
+  if (c.columns == 4) copy_in_turn<4, From, To>(c, from);
+  return true;
 }
 
 // The lower halves of all words, and the upper ones.
@@ -275,16 +305,27 @@ CONVTBW_INLINE void store_halves(uint16_t* lower, uint16_t* upper, Words v) {
 #endif
 }
 
-// Two square blocks of elements of 16 bits are transposed in registers as pairs.
+// Two square blocks of elements of 16 bits are transposed in registers as pairs. Of fewer columns,
+// but more than are copied in turn, rows follow each other in the destination: zeros behind the
+// last column are overwritten with the next rows.
 CONVTBW_INLINE void copy_paired_block(const Copy& c, const uint16_t* from, uint16_t* to) {
   constexpr int n = kLanes<uint32_t>;
   Words lines[n];
 #pragma GCC unroll kUnroll
   for (int j = 0; j < n; ++j)
-    lines[j] = *reinterpret_cast<const WordsOfShorts*>(from + j * c.from_column);
+    lines[j] =
+        j < c.columns ? *reinterpret_cast<const WordsOfShorts*>(from + j * c.from_column) : Words{};
   transpose(lines);
 #pragma GCC unroll kUnroll
-  for (int i = 0; i < n; ++i, to += 2 * c.to_row) store_halves(to, to + c.to_row, lines[i]);
+  for (int i = 0; i < n; ++i, to += 2 * c.to_row) {
+    const int rows = 2 * (n - i) - 1;  // the second of the two, and those behind it
+    if (rows * (kMostInTurn + 1) >= n || rows * c.columns >= n) {
+      store_halves(to, to + c.to_row, lines[i]);
+    } else {
+      store_some(to, lines[i] & 0xffff, c.columns);
+      store_some(to + c.to_row, lines[i] >> 16, c.columns);
+    }
+  }
 }
 
 CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
@@ -292,7 +333,8 @@ CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
   for (int64_t column = 0; column < c.columns; column += n)
     for (int64_t row = 0; row < c.rows; row += 2 * n) {
       // The last block overlaps the one before.
-      const int64_t i = smaller(row, c.rows - 2 * n), j = smaller(column, c.columns - n);
+      const int64_t i = smaller(row, c.rows - 2 * n);
+      const int64_t j = column ? smaller(column, c.columns - n) : 0;
       copy_paired_block(c, from.at(i + j * c.from_column).p,
                         static_cast<uint16_t*>(c.to) + i * c.to_row + j);
     }
@@ -304,14 +346,12 @@ CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
 template <class From, class To>
 void copy_transposed(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);
-  if constexpr (std::is_same_v<From, Halfwords>)
-    if (c.rows >= 2 * n && c.columns >= n) return copy_paired_blocks(c, from);
-  if (c.to_row == c.columns && !c.zeros && c.rows >= n) {
-    if (c.columns == 1) return copy_in_turn<1, From, To>(c, from);
-    if (c.columns == 2) return copy_in_turn<2, From, To>(c, from);
-    if (c.columns == 3) return copy_in_turn<3, From, To>(c, from);
-    if (c.columns == 4) return copy_in_turn<4, From, To>(c, from);
+  if constexpr (std::is_same_v<From, Halfwords>) {
+    if (copy_few_in_turn<ManyHalfwords, uint16_t>(c, {from.p})) return;
+    if (c.rows >= 2 * n && (c.columns >= n || (c.to_row == c.columns && !c.zeros)))
+      return copy_paired_blocks(c, from);
   }
+  if (copy_few_in_turn<From, To>(c, from)) return;
   const bool rows_inside = c.from_column >= c.to_row;
   const int64_t outer_count = rows_inside ? c.columns : c.rows;
   const int64_t inner_count = rows_inside ? c.rows : c.columns;

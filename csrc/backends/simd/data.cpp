@@ -103,9 +103,9 @@ class DataPlan : public Plan {
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t element() const { return element_bytes(problem_.dtype); }
   // Of the buffer: rows begin with whole units.
-  int64_t row_elements(const Chunk& chunk) const {
+  int64_t row_elements(int64_t positions, const Chunk& chunk) const {
     const int64_t elements = weights_.elements_of_unit();
-    return ceil_div(strips_[3].length * chunk.position, elements) * elements;
+    return ceil_div(positions * chunk.position, elements) * elements;
   }
   // Whether elements of the result are narrower than sums.
   bool rounded() const { return element() < unit(); }
@@ -283,7 +283,7 @@ void DataPlan::choose_sizes() {
   for (int64_t first = 0; first < in_channels_; first += channels) {
     const int64_t count = std::min(channels, in_channels_ - first);
     chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
-    largest = std::max(largest, row_elements(chunks_.back()));
+    largest = std::max(largest, row_elements(strips_[3].length, chunks_.back()));
   }
   buffer_units_ = strips_[0].length * strips_[1].length * strips_[2].length * largest /
                   weights_.elements_of_unit();
@@ -375,8 +375,8 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
           t0 * phase.footings[1].tap * strips_[2].length + t1 * phase.footings[2].tap;
       const auto add = [&](int64_t first, int64_t count) {
         const int64_t elements = weights_.elements_of_unit(), steps = count * chunk.position;
-        const int64_t a =
-            row * row_elements(chunk) + first * phase.footings[3].tap * chunk.position;
+        const int64_t a = row * row_elements(strips_[3].length, chunk) +
+                          first * phase.footings[3].tap * chunk.position;
         const int64_t b = (t0 * all(2) + t1) * weights_.units(all(3), chunk.channels) +
                           weights_.units(first, chunk.channels);
         runs.add({a / elements, b * width, steps / elements, false, steps % elements != 0}, 1,
@@ -403,7 +403,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
       return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
     };
     const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
-    int64_t a_row = row * row_elements(chunk) + a_of(3) * chunk.position;
+    int64_t a_row = row * row_elements(strips_[3].length, chunk) + a_of(3) * chunk.position;
     int64_t c_row = 0;
     for (int a = 0; a < kBoxRank; ++a)
       c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
@@ -506,9 +506,7 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
     const Panel panel{chunk.first,
                       chunk.channels,
                       0,
-                      packing_.joined_axes
-                          ? packing_.strips[3].length * chunk.position / packed_elements
-                          : row_elements(chunk) / packed_elements,
+                      row_elements(packing_.strips[3].length, chunk) / packed_elements,
                       chunk.position / packed_elements,
                       1};
     pack_box(packing_, in, box, &panel, 1, buffer);

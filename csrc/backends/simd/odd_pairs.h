@@ -11,8 +11,6 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-using ManyShorts = uint16_t __attribute__((vector_size(kBytes), aligned(2), may_alias));
-
 // Where the elements of a vector of pairs lie in pixels of `columns` pairs that follow each other,
 // the last pair of each without a second element.
 struct OddPairs {
@@ -44,15 +42,12 @@ CONVTBW_INLINE int64_t copy_odd_pairs(const Copy& c, const bfloat16* from) {
   if (!c.odd || c.columns > kMostColumns || c.panels > 1 || c.zeros || c.to_row != c.columns ||
       c.from_row != 2 * c.columns - 1)
     return 0;
-  const auto load_all = [](const uint16_t* p) __attribute__((always_inline)) {
-    return *reinterpret_cast<const ManyShorts*>(p);
-  };
   const OddPairs& pairs = kOddPairs[c.columns - 1];
-  const ManyShorts index = load_all(pairs.index), present = load_all(pairs.present);
+  const WideShorts index = load(pairs.index), present = load(pairs.present);
   uint32_t* const to = static_cast<uint32_t*>(c.to);
   int64_t row = 0;
   for (; (c.rows - row) * c.from_row >= OddPairs::kElements; row += n / c.columns) {
-    const ManyShorts elements = load_all(&from[row * c.from_row].bits);
+    const WideShorts elements = load(&from[row * c.from_row].bits);
     store(to + row * c.columns,
           reinterpret_cast<Words>(__builtin_shuffle(elements, index) & present));
   }

@@ -46,6 +46,10 @@ template <>
 struct VectorOf<uint32_t> {
   using type = Words;
 };
+template <>
+struct VectorOf<uint16_t> {
+  using type = WideShorts;
+};
 template <class T>
 using Vector = typename VectorOf<T>::type;
 
@@ -90,6 +94,9 @@ constexpr bool kConvertsFloat16 = false;
 CONVTBW_INLINE Floats load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
 CONVTBW_INLINE Doubles load(const double* p) { return *reinterpret_cast<const Doubles*>(p); }
 CONVTBW_INLINE Words load(const uint32_t* p) { return *reinterpret_cast<const Words*>(p); }
+CONVTBW_INLINE WideShorts load(const uint16_t* p) {
+  return *reinterpret_cast<const WideShorts*>(p);
+}
 
 CONVTBW_INLINE Floats load(const bfloat16* p) {
   return reinterpret_cast<Floats>(widen(&p->bits) << 16);
@@ -127,6 +134,7 @@ CONVTBW_INLINE void store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = 
 CONVTBW_INLINE void store(double* p, Doubles v) { *reinterpret_cast<Doubles*>(p) = v; }
 CONVTBW_INLINE void store(uint16_t* p, Words v) { *reinterpret_cast<Shorts*>(p) = narrow(v); }
 CONVTBW_INLINE void store(uint32_t* p, Words v) { *reinterpret_cast<Words*>(p) = v; }
+CONVTBW_INLINE void store(uint16_t* p, WideShorts v) { *reinterpret_cast<WideShorts*>(p) = v; }
 
 // A NaN stays one: in sums of bfloat16 it is the default NaN or an operand's payload, whose lower
 // half is zero, so that rounding carries nothing. Other payloads cost 3 instructions more of 8.
