@@ -16,6 +16,12 @@ every_target = pytest.mark.parametrize(
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
+def multiplies_pairs(target: str) -> bool:
+    """Whether bfloat16 is multiplied in pairs; in portable code for the sake of tests."""
+    pairs = torch.cpu._is_avx512_bf16_supported() and target == "avx512"
+    return pairs or target == "generic512"
+
+
 def integers(*extents: int, dtype: torch.dtype = torch.float32) -> Tensor:
     # Mostly zeros: sums stay exact in bfloat16's 8 bits.
     values = torch.randint(-2, 3, extents) * (torch.rand(extents) < 0.3)

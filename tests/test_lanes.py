@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from layers import PARTIALS, Layer, call_of
-from targets import every_target, integers
+from targets import every_target, integers, multiplies_pairs
 
 import torch_ops
 
@@ -251,12 +251,6 @@ ROWS_OF_TAPS = (
     # Transposed first.
     Layer((2, 40, 18, 14), (3, 3), (1, 1)),
 )
-
-
-def multiplies_pairs(target: str) -> bool:
-    """Whether bfloat16 is multiplied in pairs; in portable code for the sake of tests."""
-    pairs = torch.cpu._is_avx512_bf16_supported() and target == "avx512"
-    return pairs or target == "generic512"
 
 
 @every_target

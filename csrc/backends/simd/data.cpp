@@ -193,7 +193,8 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
   part_units_ = weights_units_ * largest_part_lanes_;
   workspace_units_ =
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " + arithmetic.name;
+  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " +
+           (pairs_run_on_ ? "taps joined with channels, " : "") + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
                                 phases_.size() * sizeof(BoxPhase));

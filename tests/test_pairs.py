@@ -1,0 +1,124 @@
+"""The SIMD backend where pairs of bfloat16 run on from one tap of a row to the next.
+
+They do where the channels that are summed over are few and odd in number: else each tap would end
+with half a pair.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from layers import Call
+from targets import every_target, integers, multiplies_pairs
+
+import torch_ops
+
+CHANNELS = (1, 3, 5, 21, 63)  # that are summed over
+JOINED = "taps joined with channels"
+
+
+def problem(
+    partial: str,
+    channels: int,
+    pixels: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    stride: int = 1,
+    pad: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    data_format: str = "NCX",
+) -> Call:
+    """fprop from so many channels of each group, or dgrad from as many, of small integers."""
+    many = 20
+    x_channels, y_channels = (channels, many) if partial == "fprop" else (many, channels)
+    attributes = {
+        "strides": [stride] * len(kernel),
+        "pads_begin": [pad] * len(kernel),
+        "pads_end": [pad] * len(kernel),
+        "dilations": [1] * (len(kernel) - 1) + [dilation],
+        "groups": groups,
+        "data_format": data_format,
+        "weights_format": "OIX",
+    }
+
+    def data(channels: int, pixels: tuple[int, ...]) -> torch.Tensor:
+        extents = (channels, *pixels) if data_format == "NCX" else (*pixels, channels)
+        return integers(2, *extents, dtype=torch.bfloat16)
+
+    x = data(groups * x_channels, pixels)
+    w = integers(groups * y_channels, x_channels, *kernel, dtype=torch.bfloat16)
+    if partial == "fprop":
+        return Call("convolution", (x, w), attributes)
+    y = torch_ops.convolution(x, w, **attributes)
+    pixels = tuple(y.shape[2:] if data_format == "NCX" else y.shape[1:-1])
+    y = data(groups * y_channels, pixels)
+    return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("partial", ["fprop", "dgrad"])
+@every_target
+def test_every_row_of_taps(target: str, partial: str, data_format: str) -> None:
+    """Odd and even, with every stride: rows of pairs begin with either element, or end with one."""
+    with torch_ops.backends.use("simd", target):
+        for channels, taps, stride in itertools.product(CHANNELS, range(1, 8), (1, 2, 3)):
+            for pad in (0, 1, 2):
+                call = problem(
+                    *(partial, channels, (9, 37), (2, taps)),
+                    stride=stride,
+                    pad=pad,
+                    data_format=data_format,
+                )
+                what = (channels, taps, stride, pad)
+                assert torch.equal(call.run(), call.exact()), what
+                if partial == "fprop" and pad == 0:
+                    joined = multiplies_pairs(target) and taps > 1
+                    assert (JOINED in call.kernel()) == joined, (what, call.kernel())
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@every_target
+def test_rows_of_every_kind(target: str, data_format: str) -> None:
+    with torch_ops.backends.use("simd", target):
+        for what, partial, channels, pixels, kernel, attributes, joined in (
+            ("one axis", "fprop", 3, (301,), (7,), {}, True),
+            ("three axes", "fprop", 1, (5, 6, 33), (2, 3, 3), {"pad": 1}, True),
+            ("phases of three axes", "dgrad", 1, (8, 9, 34), (4, 4, 6), {"stride": 2}, True),
+            ("rows that are joined", "fprop", 3, (30, 32), (2, 2), {"stride": 2}, True),
+            ("an odd one", "fprop", 3, (30, 33), (3, 3), {"stride": 3}, True),
+            ("groups", "fprop", 5, (9, 30), (3, 3), {"groups": 3}, True),
+            ("groups of dgrad", "dgrad", 5, (9, 64), (3, 3), {"groups": 3}, True),
+            ("sums that are folded", "fprop", 63, (6, 40), (1, 31), {}, True),
+            ("several boxes", "fprop", 7, (40, 700), (3, 5), {}, True),
+            ("windows that are apart", "fprop", 5, (9, 200), (2, 3), {"stride": 20}, True),
+            ("dilated taps", "fprop", 3, (9, 40), (3, 3), {"dilation": 2}, False),
+            ("an even number", "fprop", 4, (9, 40), (3, 3), {}, False),
+            ("many channels", "fprop", 65, (9, 40), (3, 3), {}, False),
+            ("windows of few taps", "fprop", 21, (4, 4), (3, 3), {"pad": 1}, False),
+        ):
+            call = problem(partial, channels, pixels, kernel, data_format=data_format, **attributes)
+            assert torch.equal(call.run(), call.exact()), what
+            expected = joined and multiplies_pairs(target)
+            assert (JOINED in call.kernel()) == expected, (what, call.kernel())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("partial", ["fprop", "dgrad"])
+@every_target
+def test_what_is_not_finite_does_not_reach_the_next_window(
+    target: str, partial: str, value: float
+) -> None:
+    """Behind the last element of a window is the next pixel's first."""
+    with torch_ops.backends.use("simd", target):
+        for channels, taps, stride in itertools.product((1, 3), (2, 3, 5), (1, 2)):
+            call = problem(partial, channels, (5, 19), (2, taps), stride=stride, data_format="NXC")
+            data, w = call.operands
+            w.fill_(1)
+            for pixel, channel in itertools.product(range(data.shape[2]), {0, channels - 1}):
+                data.zero_()
+                data[1, 1, pixel, channel] = value
+                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+                assert torch.equal(found, expected), (channels, taps, stride, pixel, channel)
