@@ -327,14 +327,16 @@ void plane_copy(const PlaneCopy& call) {
   constexpr int n = kLanes<T>;
   const Element* from = static_cast<const Element*>(call.from);
   T* to = static_cast<T*>(call.to);
-  for (int64_t row = 0; row < call.rows; ++row, from += call.from_row, to += call.to_row) {
+  const bool joined = call.from_row == call.count && call.to_row == call.count;
+  const int64_t rows = joined ? 1 : call.rows, count = joined ? call.rows * call.count : call.count;
+  for (int64_t row = 0; row < rows; ++row, from += call.from_row, to += call.to_row) {
     int64_t i = 0;
-    for (; i + n <= call.count; i += n) store(to + i, load(from + i));
-    if (i == call.count) continue;
+    for (; i + n <= count; i += n) store(to + i, load(from + i));
+    if (i == count) continue;
     if (i)
-      store(to + call.count - n, load(from + call.count - n));
+      store(to + count - n, load(from + count - n));
     else
-      store_some(to, load_some(from, call.count), call.count);
+      store_some(to, load_some(from, count), count);
   }
 }
 

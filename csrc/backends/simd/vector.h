@@ -99,7 +99,15 @@ CONVTBW_INLINE WideShorts load(const uint16_t* p) {
 }
 
 CONVTBW_INLINE Floats load(const bfloat16* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // One instruction behind the load, instead of two.
+  return reinterpret_cast<Floats>(_mm256_shuffle_epi8(
+      _mm256_broadcastsi128_si256(*reinterpret_cast<const __m128i_u*>(p)),
+      _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9, -1, -1,
+                       10, 11, -1, -1, 12, 13, -1, -1, 14, 15)));
+#else
   return reinterpret_cast<Floats>(widen(&p->bits) << 16);
+#endif
 }
 
 CONVTBW_INLINE Floats load(const float16* p) {
@@ -140,7 +148,17 @@ CONVTBW_INLINE void store(uint16_t* p, WideShorts v) { *reinterpret_cast<WideSho
 // half is zero, so that rounding carries nothing. Other payloads cost 3 instructions more of 8.
 CONVTBW_INLINE void store(bfloat16* p, Floats v) {
   const Words bits = reinterpret_cast<Words>(v);
-  *reinterpret_cast<Shorts*>(p) = narrow((bits + (bits >> 16 & 1) + 0x7fff) >> 16);
+  const Words rounded = bits + (bits >> 16 & 1) + 0x7fff;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // The upper halves of both lanes of 128 bits, in two instructions instead of three.
+  const __m256i upper = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(2, 3, 6, 7, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1));
+  const __m256i halves = _mm256_permute4x64_epi64(
+      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(rounded), upper), 0b1000);
+  *reinterpret_cast<__m128i_u*>(p) = _mm256_castsi256_si128(halves);
+#else
+  *reinterpret_cast<Shorts*>(p) = narrow(rounded >> 16);
+#endif
 }
 
 CONVTBW_INLINE void store(float16* p, Floats v) {
