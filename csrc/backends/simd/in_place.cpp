@@ -80,7 +80,8 @@ void pixel_sums_tile(const PixelSums& call, int64_t row, int64_t column) {
   tile.clear();
   int64_t p = 0;
   for (; p + n <= call.pixels; p += n)
-    tile.step([&](int i) { return load(a[i] + p); }, [&](int j) { return load(b[j] + p); });
+    tile.step([&](int i) { return load_beside_sums(a[i] + p); },
+              [&](int j) { return load_beside_sums(b[j] + p); });
   if (p < call.pixels) {
     // Pixels that were added before are absent on both sides: zero times infinity is no number.
     decltype(Vector<T>{} == Vector<T>{}) present;
@@ -137,7 +138,8 @@ void product_tile(const InPlaceProduct& call, int64_t row, int64_t lane, int64_t
   const T* a = static_cast<const T*>(call.a) + row * a_row;
   const B* b = static_cast<const B*>(call.b) + from;
   for (int64_t k = call.steps; k > 0; --k) {
-    tile.step([&](int i) { return a[i * a_row]; }, [&](int j) { return load(b + j * n); });
+    tile.step([&](int i) { return a[i * a_row]; },
+              [&](int j) { return load_beside_sums(b + j * n); });
     a += a_step;
     b += b_step;
   }

@@ -64,10 +64,11 @@ void lane_slide_blocks(const LaneSlides& call) {
           sums,
           [&](int p, int v) __attribute__((always_inline)) {
             const int64_t at = first + p;
-            return load((at >= 0 && at < positions ? a + at * a_step : kAbsent) + v * n);
+            return load_beside_sums((at >= 0 && at < positions ? a + at * a_step : kAbsent) +
+                                    v * n);
           },
           [&](int i, int v) __attribute__((always_inline)) {
-            return first + i < end ? Vector<T>(load(b + (first + i) * b_step + v * n))
+            return first + i < end ? Vector<T>(load_beside_sums(b + (first + i) * b_step + v * n))
                                    : Vector<T>{};
           });
       first += count;
@@ -87,9 +88,10 @@ void lane_slide_blocks(const LaneSlides& call) {
       }
       add_slide_block<T>(
           sums,
-          [&](int p, int v) __attribute__((always_inline)) { return load(x + p * a_step + v * n); },
+          [&](int p, int v)
+              __attribute__((always_inline)) { return load_beside_sums(x + p * a_step + v * n); },
           [&](int i, int v)
-              __attribute__((always_inline)) { return load(y + i * b_step + v * n); });
+              __attribute__((always_inline)) { return load_beside_sums(y + i * b_step + v * n); });
       x += count * a_step;
       y += count * b_step;
     }

@@ -42,6 +42,10 @@ struct OneTap {
   static CONVTBW_INLINE Vector<T> pixel(const From* p, int64_t) {
     return load(p);
   }
+  template <class From>
+  static CONVTBW_INLINE Vector<T> pixel_of_run(const From* p, int64_t) {
+    return load_beside_sums(p);
+  }
   static CONVTBW_INLINE Vector<T> weights(const T* w) { return load(w); }
   static CONVTBW_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> w, Vector<T> sum) {
     return sum + a * w;
@@ -52,6 +56,9 @@ struct OneTap {
 struct TwoTaps {
   static CONVTBW_INLINE Words pixel(const bfloat16* p, int64_t second) {
     return paired(&p->bits, &p[second].bits);
+  }
+  static CONVTBW_INLINE Words pixel_of_run(const bfloat16* p, int64_t second) {
+    return pixel(p, second);
   }
   static CONVTBW_INLINE Words weights(const float* w) { return reinterpret_cast<Words>(load(w)); }
   static CONVTBW_INLINE Floats multiply_add(Words a, Words w, Floats sum) {
@@ -155,7 +162,7 @@ CONVTBW_INLINE void add_run(Taps kind, const From* a, int64_t a_step, int64_t se
   for (int t = 0; t < taps; ++t) weights[t] = kind.weights(w + t * w_step);
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
-    const auto pixel = kind.pixel(a, second);
+    const auto pixel = kind.pixel_of_run(a, second);
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
       if (i >= t && i - t < pixels) sums[i - t] = kind.multiply_add(pixel, weights[t], sums[i - t]);
