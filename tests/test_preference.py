@@ -13,7 +13,9 @@ import torch
 from torch_ops import backends
 
 pytestmark = pytest.mark.unforced
-intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+CPU = Path("/proc/cpuinfo").read_text()
+intel = "GenuineIntel" in CPU
+zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
 avx512 = torch.cpu._is_avx512_supported()
 
 
@@ -30,8 +32,9 @@ def served(
     dtype: torch.dtype = torch.float32,
     batch: int = 2,
     results: int = 0,  # channels of dst, if not those of src
+    padded: bool = True,
 ) -> str:
-    pad = dilation * (kernel - 1) // 2
+    pad = dilation * (kernel - 1) // 2 if padded else 0
     result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
     attributes = {
         "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
@@ -168,6 +171,14 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # Winograd
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
+        # Data gradients, channels first.
+        data, first = "convolution_backward_data", {"data_format": "NCX"}
+        assert served(data, 7, 56, 16, results=32, **first) == onednn_if(zen_3_or_4)
+        assert served(data, 7, 56, 8, results=32, **first) == "simd"
+        assert served(data, 7, 56, 32, results=40, **first) == "simd"
+        many_absent = {"results": 40, "dilation": 2, "padded": False}
+        assert served(data, 7, 56, 32, **many_absent, **first) == onednn_if(zen_3_or_4)
+        assert served(data, 7, 112, 32, **many_absent, **first) == "simd"
         # Few channels.
         assert served(weights, 2, 128, 3, results=96, stride=2) == "onednn"
         assert served(weights, 2, 128, 3, results=96, stride=2, data_format="NCX") == "simd"

@@ -315,7 +315,10 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
 //   1.03 to 3.4);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
-//   0.85 to 1.1); two threads, from 32 on, 5x5, 7x7 and dilations 1.07 to 1.32;
+//   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
+//   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
+//   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
+//   to 1.85;
 // - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
 //   to 1.04, of more 0.95 to 1.2.
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
@@ -325,7 +328,12 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
   if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
   if (!avx512 && !one_tap(g) && columns.y <= 8 && g.batch * rows.y * columns.y <= 256) return false;
-  if (!has_channels_last(p)) return avx512 && !one_tap(g) && few >= (is_zen_3_or_4() ? 32 : 256);
+  if (!has_channels_last(p)) {
+    if (!avx512 || one_tap(g)) return false;
+    if (!is_zen_3_or_4()) return few >= 256;
+    if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
+    return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
+  }
   return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
 
