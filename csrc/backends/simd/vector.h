@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
