@@ -104,8 +104,7 @@ class DataPlan : public Plan {
   int64_t element() const { return element_bytes(problem_.dtype); }
   // Of the buffer: rows begin with whole units.
   int64_t row_elements(int64_t positions, const Chunk& chunk) const {
-    const int64_t elements = weights_.elements_of_unit();
-    return ceil_div(positions * chunk.position, elements) * elements;
+    return weights_.whole_units(positions * chunk.position);
   }
   // Whether elements of the result are narrower than sums.
   bool rounded() const { return element() < unit(); }

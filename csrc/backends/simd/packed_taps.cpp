@@ -26,7 +26,6 @@ PackedTaps::PackedTaps(const Problem& problem, const Arithmetic& arithmetic, boo
       strides_(problem.w),
       in_stride_(problem.wanted == Role::y ? problem.w.x_channel : problem.w.y_channel),
       out_stride_(problem.wanted == Role::y ? problem.w.y_channel : problem.w.x_channel),
-      pairs_(arithmetic.pairs),
       run_on_(run_on),
       contiguous_(in_stride_ != 1 && out_stride_ != 1) {
   for (int a = kMaxRank - 1; a >= 0; --a) {

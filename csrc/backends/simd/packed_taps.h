@@ -23,12 +23,15 @@ class PackedTaps {
     int64_t part_lanes, lanes_before;
   };
 
-  int64_t elements_of_unit() const { return pairs_ ? 2 : 1; }
+  int64_t elements_of_unit() const { return arithmetic_.pairs ? 2 : 1; }
+  int64_t whole_units(int64_t elements) const {  // elements of so many units as they need
+    return ceil_div(elements, elements_of_unit()) * elements_of_unit();
+  }
   // Of a tap with so many channels, absent second ones included.
-  int64_t elements(int64_t channels) const { return run_on_ ? channels : round_up(channels); }
+  int64_t elements(int64_t channels) const { return run_on_ ? channels : whole_units(channels); }
   // Of a row of so many taps.
   int64_t units(int64_t taps, int64_t channels) const {
-    return round_up(taps * elements(channels)) / elements_of_unit();
+    return whole_units(taps * elements(channels)) / elements_of_unit();
   }
   int64_t units(const BoxPhase& phase, int64_t channels) const {
     return phase.axes[1]->sliding.taps * phase.axes[2]->sliding.taps *
@@ -49,15 +52,12 @@ class PackedTaps {
                        const Block& block) const;
 
   int64_t unit() const { return dtype_ == Dtype::f64 ? 8 : 4; }
-  int64_t round_up(int64_t elements) const {
-    return ceil_div(elements, elements_of_unit()) * elements_of_unit();
-  }
 
   const Arithmetic& arithmetic_;
   const Dtype dtype_;
   const WeightsStrides strides_;
   const int64_t in_stride_, out_stride_;  // of channels
-  const bool pairs_, run_on_;
+  const bool run_on_;
   int64_t taps_ = 1;
   bool contiguous_;  // the taps are, where channels are not
 };
