@@ -10,52 +10,13 @@ import itertools
 
 import pytest
 import torch
-from layers import Call
-from targets import every_target, integers, multiplies_pairs
+from dense import problem
+from targets import every_target, multiplies_pairs
 
 import torch_ops
 
 CHANNELS = (1, 3, 5, 21, 63)  # that are summed over
 JOINED = "taps joined with channels"
-
-
-def problem(
-    partial: str,
-    channels: int,
-    pixels: tuple[int, ...],
-    kernel: tuple[int, ...],
-    *,
-    stride: int = 1,
-    pad: int = 0,
-    dilation: int = 1,
-    groups: int = 1,
-    data_format: str = "NCX",
-) -> Call:
-    """fprop from so many channels of each group, or dgrad from as many, of small integers."""
-    many = 20
-    x_channels, y_channels = (channels, many) if partial == "fprop" else (many, channels)
-    attributes = {
-        "strides": [stride] * len(kernel),
-        "pads_begin": [pad] * len(kernel),
-        "pads_end": [pad] * len(kernel),
-        "dilations": [1] * (len(kernel) - 1) + [dilation],
-        "groups": groups,
-        "data_format": data_format,
-        "weights_format": "OIX",
-    }
-
-    def data(channels: int, pixels: tuple[int, ...]) -> torch.Tensor:
-        extents = (channels, *pixels) if data_format == "NCX" else (*pixels, channels)
-        return integers(2, *extents, dtype=torch.bfloat16)
-
-    x = data(groups * x_channels, pixels)
-    w = integers(groups * y_channels, x_channels, *kernel, dtype=torch.bfloat16)
-    if partial == "fprop":
-        return Call("convolution", (x, w), attributes)
-    y = torch_ops.convolution(x, w, **attributes)
-    pixels = tuple(y.shape[2:] if data_format == "NCX" else y.shape[1:-1])
-    y = data(groups * y_channels, pixels)
-    return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
@@ -74,7 +35,8 @@ def test_every_row_of_taps(target: str, partial: str, data_format: str) -> None:
                 )
                 what = (channels, taps, stride, pad)
                 assert torch.equal(call.run(), call.exact()), what
-                if partial == "fprop" and pad == 0:
+                # Channels first, other plans serve strides of up to 2.
+                if partial == "fprop" and pad == 0 and (data_format == "NXC" or stride == 3):
                     joined = multiplies_pairs(target) and taps > 1
                     assert (JOINED in call.kernel()) == joined, (what, call.kernel())
 
@@ -101,8 +63,9 @@ def test_rows_of_every_kind(target: str, data_format: str) -> None:
         ):
             call = problem(partial, channels, pixels, kernel, data_format=data_format, **attributes)
             assert torch.equal(call.run(), call.exact()), what
-            expected = joined and multiplies_pairs(target)
-            assert (JOINED in call.kernel()) == expected, (what, call.kernel())
+            if data_format == "NXC":  # channels first, other plans serve most of these
+                expected = joined and multiplies_pairs(target)
+                assert (JOINED in call.kernel()) == expected, (what, call.kernel())
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

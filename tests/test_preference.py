@@ -77,6 +77,15 @@ def test_rules_of_avx2() -> None:
 from test_preference import intel, served
 assert served("convolution", 9, 64, 3, results=64) == "simd"
 assert served("convolution", 7, 64, 3, results=64) == "onednn"
+few = {"results": 32, "data_format": "NCX"}
+assert served("convolution", 3, 64, 3, **few) == "simd"
+assert served("convolution", 3, 28, 3, **few) == "onednn"
+assert served("convolution", 3, 64, 3, **few | {"results": 64}) == "onednn"
+assert served("convolution", 3, 28, 3, **few | {"results": 36}) == "simd"
+assert served("convolution", 5, 1000, 3, **few, axes=1) == "simd"
+assert served("convolution", 7, 1000, 3, **few, axes=1) == "onednn"
+assert served("convolution", 2, 16, 3, **few, axes=3) == "simd"
+assert served("convolution", 3, 16, 3, **few, axes=3) == "onednn"
 assert served("convolution", 5, 28, 128, data_format="NCX", batch=1) == "onednn"
 assert served("convolution", 5, 28, 128, data_format="NCX") == "simd"
 assert served("convolution", 5, 28, 128) == "onednn"
@@ -183,6 +192,15 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 2, 128, 3, results=96, stride=2) == "onednn"
         assert served(weights, 2, 128, 3, results=96, stride=2, data_format="NCX") == "simd"
         assert served(weights, 5, 128, 3, results=96, stride=2) == "simd"
+        few = {"results": 64, "data_format": "NCX"}
+        assert served("convolution", 3, 64, 3, **few) == "simd"
+        assert served("convolution", 3, 28, 3, **few) == "onednn"
+        assert served("convolution", 3, 28, 3, **few | {"results": 40}) == "simd"
+        assert served("convolution", 3, 28, 3, results=40) == "onednn"
+        assert served("convolution", 3, 224, 3, **few, stride=4) == "onednn"
+        assert served("convolution", 3, 1000, 3, **few, axes=1) == "simd"
+        assert served("convolution", 3, 32, 3, **few, axes=3) == "simd"
+        assert served("convolution", 3, 24, 3, **few, axes=3) == "onednn"
         # Volumes.
         assert served("convolution", 3, 16, 16, stride=2, axes=3) == "onednn"
         assert served("convolution", 3, 16, 16, stride=2, axes=3, data_format="NCX") == "simd"

@@ -134,6 +134,24 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
   return strides ? channels < 48 : channels >= 16 && channels < 24;
 }
 
+// fprop of up to three channels of x, channels first, rows of stride 1 or 2, not on Intel's CPUs
+// with AVX-512. Times of simd, whose lanes are pixels of a row mostly, over oneDNN, two threads of
+// Zen 4, 270 random layers into 8 to 128 channels:
+// - AVX-512 kernels of both: 1-D 0.25 to 0.95; into no multiple of 16 channels 0.2 to 0.95, rarely
+//   up to 1.05; into one, rows of 60 and more, 32 and more in 3-D, 0.35 to 1.07, shorter ones 0.7
+//   to 1.65, 1.15 in the mean;
+// - AVX2 kernels of both: into no multiple of 8 channels 0.25 to 1.1; into one, in 2-D, rows of 40
+//   and more up to 48 channels 0.4 to 1.05, shorter or into more 0.75 to 1.4; 1-D, up to 5 taps,
+//   0.5 to 1.1, more 0.9 to 1.15; 3-D, up to 8 taps, 0.4 to 1.05, 27 1.0 to 1.15.
+bool suits_few_channels_kernels_in_planes(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const int64_t channels = g.y_channels, pixels = g.axes[2].y, taps = g.taps();
+  if (channels % (avx512 ? 16 : 8) != 0) return false;
+  if (avx512) return g.rank > 1 && pixels < (g.rank == 2 ? 60 : 32);
+  if (g.rank == 2) return pixels < 40 || channels > 48;
+  return taps > (g.rank == 1 ? 5 : 8);
+}
+
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
 // copies. Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two
 // of Zen 5:
@@ -165,6 +183,8 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
     return false;
   if (avx512 && is_intel()) return suits_few_channels_kernels_of_intel(p);
+  if (p.wanted == Role::y && !channels_last && columns.stride <= 2)
+    return suits_few_channels_kernels_in_planes(p, avx512);
   if (g.rank == 1) {
     if (p.wanted == Role::w)
       return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&

@@ -12,6 +12,7 @@
 #include "backends/simd/lane_windows.h"
 #include "backends/simd/lanes.h"
 #include "backends/simd/paired_slides.h"
+#include "backends/simd/plane_copies.h"
 #include "backends/simd/planes.h"
 #include "backends/simd/shifts.h"
 #include "backends/simd/tile.h"
@@ -67,8 +68,8 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
-    {},
-    {},
+    {nullptr, plane_deal_pairs},
+    {nullptr, plane_copy_pairs},
     nullptr,
 };
 
@@ -142,8 +143,8 @@ constinit const Arithmetic kF32{
     kPlaneTaps<float>,
     {kDealtTaps<float, float>, kDealtTaps<bfloat16, float>, kDealtTaps<float16, float>, {}},
     {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
-    {plane_deal<float, float>, plane_deal<bfloat16, float>, plane_deal<float16, float>, nullptr},
-    {plane_copy<float, float>, plane_copy<bfloat16, float>, plane_copy<float16, float>, nullptr},
+    {plane_deal<float>, plane_deal<bfloat16>, plane_deal<float16>, nullptr},
+    {plane_copy<float>, plane_copy<bfloat16>, plane_copy<float16>, nullptr},
     &kWinograd,
 };
 
@@ -168,8 +169,8 @@ constinit const Arithmetic kF64{
     kPlaneTaps<double>,
     {{}, {}, {}, kDealtTaps<double, double>},
     {{}, {}, {}, kWindowTaps<double, double>},
-    {nullptr, nullptr, nullptr, plane_deal<double, double>},
-    {nullptr, nullptr, nullptr, plane_copy<double, double>},
+    {nullptr, nullptr, nullptr, plane_deal<double>},
+    {nullptr, nullptr, nullptr, plane_copy<double>},
     nullptr,
 };
 

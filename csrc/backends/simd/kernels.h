@@ -341,6 +341,10 @@ struct PlaneCopy {
   void* to;
   int64_t to_row, rows, count;
   void* odd_to = nullptr;
+  // With pairs: how far behind an element of the tensor the second one of its pair lies; or pairs
+  // are of first elements alone.
+  int64_t second = 0;
+  Halves halves = Halves::both;
 };
 
 // A sum of rows, each shifted against the one before:
@@ -436,9 +440,9 @@ struct Arithmetic {
   TapsFunctions<PlaneTaps> plane_taps;
   DealtTapsFunctions dealt_taps[4];          // by Dtype of a
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
-  void (*plane_deal[4])(const PlaneCopy&);
-  void (*plane_copy[4])(const PlaneCopy&);  // by Dtype
-  const Winograd* winograd;                 // float32 only
+  void (*plane_deal[4])(const PlaneCopy&);   // by Dtype, also for pairs
+  void (*plane_copy[4])(const PlaneCopy&);
+  const Winograd* winograd;  // float32 only
 };
 
 // The kernels that one target offers. bf16_pairs may be nullptr.

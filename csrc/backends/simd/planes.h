@@ -320,58 +320,5 @@ template <class T>
 constexpr TapsFunctions<PlaneTaps> kPlaneTaps =
     plane_taps_functions<T>(std::make_integer_sequence<int, kMaxTapRows>());
 
-// ---- copies ------------------------------------------------------------------------------------
-
-template <class Element, class T>
-void plane_copy(const PlaneCopy& call) {
-  constexpr int n = kLanes<T>;
-  const Element* from = static_cast<const Element*>(call.from);
-  T* to = static_cast<T*>(call.to);
-  const bool joined = call.from_row == call.count && call.to_row == call.count;
-  const int64_t rows = joined ? 1 : call.rows, count = joined ? call.rows * call.count : call.count;
-  for (int64_t row = 0; row < rows; ++row, from += call.from_row, to += call.to_row) {
-    int64_t i = 0;
-    for (; i + n <= count; i += n) store(to + i, load(from + i));
-    if (i == count) continue;
-    if (i)
-      store(to + count - n, load(from + count - n));
-    else
-      store_some(to, load_some(from, count), count);
-  }
-}
-
-// Every second lane of two vectors, from lane `first` on.
-template <int first, class V, int... lane>
-CONVTBW_INLINE V every_second(V a, V b, std::integer_sequence<int, lane...>) {
-  using Index = decltype(a == a);
-  return __builtin_shuffle(a, b, Index{(2 * lane + first)...});
-}
-
-template <class Element, class T>
-void plane_deal(const PlaneCopy& call) {
-  constexpr int n = kLanes<T>;
-  constexpr auto lanes = std::make_integer_sequence<int, n>();
-  const Element* from = static_cast<const Element*>(call.from);
-  T *even = static_cast<T*>(call.to), *odd = static_cast<T*>(call.odd_to);
-  const int64_t pairs = call.count / 2;
-  for (int64_t row = 0; row < call.rows; ++row) {
-    int64_t i = 0;
-    for (; pairs >= n && i < pairs; i += n) {
-      const int64_t first = smaller(i, pairs - n);
-      const Vector<T> a = load(from + 2 * first), b = load(from + 2 * first + n);
-      store(even + first, every_second<0>(a, b, lanes));
-      store(odd + first, every_second<1>(a, b, lanes));
-    }
-    for (; i < pairs; ++i) {
-      even[i] = load_some(from + 2 * i, 1)[0];
-      odd[i] = load_some(from + 2 * i + 1, 1)[0];
-    }
-    if (call.count % 2) even[pairs] = load_some(from + 2 * pairs, 1)[0];
-    from += call.from_row;
-    even += call.to_row;
-    odd += call.to_row;
-  }
-}
-
 }  // namespace
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -20,14 +20,13 @@ SlidRows::SlidRows(const Problem& problem, const Arithmetic& arithmetic)
   }
 }
 
-PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes) const {
-  // 32 KB take 1.0 to 1.4 times the time of these 96: rows that boxes share are copied for each.
-  constexpr int64_t kUnits = 24 << 10;
+PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes, int64_t most_units) const {
   // Of long rows a piece, so that several share what their windows have in common.
-  const int64_t row_units = sliding_[2].taps > 1 ? 1 << 10 : kUnits;
+  const int64_t row_units =
+      sliding_[2].taps > 1 ? std::min<int64_t>(1 << 10, most_units / 8) : most_units;
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto fits = [&] {
-    return length(1, size[1]) * length(2, size[2]) * length(3, size[3]) <= kUnits &&
+    return length(1, size[1]) * length(2, size[2]) * length(3, size[3]) <= most_units &&
            length(3, size[3]) <= row_units;
   };
   const auto boxes = [&] { return BoxGrid{windows_, size}.boxes(); };
@@ -42,8 +41,8 @@ PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes) const {
   return size;
 }
 
-BoxGrid SlidRows::cut(int64_t least_boxes) {
-  const PerAxis<int64_t> size = box_size(least_boxes);
+BoxGrid SlidRows::cut(int64_t least_boxes, int64_t most_units) {
+  const PerAxis<int64_t> size = box_size(least_boxes, most_units);
   const int64_t lanes = arithmetic_.lanes;
   const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
   // A last vector of pixels is read beyond the last window.
@@ -60,7 +59,8 @@ BoxGrid SlidRows::cut(int64_t least_boxes) {
     for (int64_t row = 0; row < std::min(steps, rows); ++row)
       sections_.push_back(
           {plane + row * row_, (t * rows + row) * sliding_[3].taps, ceil_div(rows - row, steps)});
-    for (int64_t row = 0; row < rows; ++row) tap_rows_.push_back(plane + row * row_);
+    for (int64_t row = 0; row < rows; ++row)
+      tap_rows_.push_back(plane + row * sliding_[2].dilation * row_);
   }
   for (int64_t t = 0; t < sliding_[3].taps; ++t)
     row_taps_.push_back(place(t * sliding_[3].dilation));
@@ -110,7 +110,8 @@ Ahead SlidRows::ahead(const void* data, int64_t channel, const BoxRange& box, in
   return {static_cast<const char*>(data) + from * bytes, count * bytes};
 }
 
-void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char* buffer) const {
+void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char* buffer,
+                    Halves halves) const {
   const auto [begin, range, any] = present(box);
   if (!any) return;
   const int64_t bytes = element_bytes(tensor_.dtype), unit = tensor_.dtype == Dtype::f64 ? 8 : 4;
@@ -127,7 +128,9 @@ void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char
                          row_,
                          range[2].end - range[2].begin,
                          range[3].end - range[3].begin,
-                         to(range[3].begin + 1)};
+                         to(range[3].begin + 1),
+                         tensor_.channel,
+                         halves};
     const int dtype = static_cast<int>(tensor_.dtype);
     (dealt() ? arithmetic_.plane_deal : arithmetic_.plane_copy)[dtype](copy);
   }

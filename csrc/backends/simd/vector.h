@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
@@ -229,6 +230,13 @@ CONVTBW_INLINE V shuffle(V a, V b, std::integer_sequence<int, j...>) {
 template <auto f, class V>
 CONVTBW_INLINE V shuffle(V a, V b) {
   return shuffle<f>(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
+}
+
+// Every second lane of two vectors, from lane `first` on.
+template <int first, class V, int... lane>
+CONVTBW_INLINE V every_second(V a, V b, std::integer_sequence<int, lane...>) {
+  using Index = decltype(a == a);
+  return __builtin_shuffle(a, b, Index{(2 * lane + first)...});
 }
 
 // Words of the elements of 16 bits at `lower` and at `upper`, lane by lane.

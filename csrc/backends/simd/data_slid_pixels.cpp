@@ -1,0 +1,266 @@
+// fprop, and dgrad of stride 1, channels first: lanes are neighbouring pixels of the result, so
+// that neither tensor is transposed. What windows slide over is copied plane by plane
+// (slid_rows.h). A tile's rows are channels of the result; its other operand are the pixels that a
+// tap meets, which begin anywhere in a line of the cache. It sums over taps and channels.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/simd/folded_runs.h"
+#include "backends/simd/phases.h"
+#include "backends/simd/plans.h"
+#include "backends/simd/slid_rows.h"
+#include "core/parallel.h"
+#include "core/scratch.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+class SlidPixelsPlan : public Plan {
+ public:
+  SlidPixelsPlan(const Problem& problem, const Arithmetic& arithmetic);
+  void run(const Operands& operands) const override;
+
+ private:
+  // Result channels of one group that are computed together, as panels of a tile's rows.
+  struct Part {
+    int64_t group, first_panel, panels;
+  };
+
+  void choose_sizes();
+  void choose_tile();
+  void make_runs();
+  void pack_weights(const Operands& operands, const Part& part, int64_t panel, char* packed) const;
+  void run_box(const Operands& operands, const Part& part, const BoxRange& box,
+               const char* packed) const;
+
+  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
+  int64_t first_row(int64_t panel) const { return out_channels_ * panel / panels_; }
+  // Of the packed weights, for one row.
+  int64_t steps() const { return in_units_ * slid_.all_taps() + problem_.bias; }
+  int64_t buffer_units() const { return (in_units_ + problem_.bias) * channel_; }
+  // Tiles read whole vectors, and ask for those of the next one.
+  int64_t local_bytes() const {
+    return (buffer_units() + kMaxVectors * arithmetic_.lanes) * unit();
+  }
+
+  const Problem problem_;
+  const Arithmetic& arithmetic_;
+  const bool fprop_;
+  const Tensor out_;
+  const int64_t in_channels_, out_channels_;
+  const int64_t in_units_;      // channels summed over, or pairs of them
+  const int64_t w_in_, w_out_;  // strides of the weights
+  SlidRows slid_;
+  BoxGrid grid_;
+  int64_t channel_;    // units of the buffer from one channel, or pair, to the next
+  int64_t vectors_;    // of a tile, at most
+  int64_t panels_;     // of a group
+  int64_t most_rows_;  // of a panel
+  std::vector<Part> parts_;
+  int64_t parts_per_pass_, part_units_;
+  FoldedRuns runs_[kMaxRows + 1];  // by rows
+};
+
+SlidPixelsPlan::SlidPixelsPlan(const Problem& problem, const Arithmetic& arithmetic)
+    : problem_(problem),
+      arithmetic_(arithmetic),
+      fprop_(problem.wanted == Role::y),
+      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
+      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
+      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
+      in_units_(arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_),
+      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
+      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
+      slid_(problem, arithmetic) {
+  choose_sizes();
+  make_runs();
+  kernel =
+      std::string(fprop_ ? "fprop" : "dgrad") + ", pixels of a row in lanes, " + arithmetic.name;
+  workspace = parts_per_pass_ * part_units_ * unit() + problem.threads * local_bytes();
+  bytes += static_cast<int64_t>(sizeof(SlidPixelsPlan) + parts_.size() * sizeof(Part));
+}
+
+// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+void SlidPixelsPlan::choose_sizes() {
+  constexpr int64_t kBufferUnits = 64 << 10, kPackedBytes = 4 << 20;
+  constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
+  const int64_t groups = problem_.geometry.groups;
+  // Boxes share rows, which are copied for each.
+  const int64_t rows = std::max<int64_t>(4, slid_.sliding()[2].taps);
+  const int64_t most_boxes = out_.extent[0] * out_.extent[1] * ceil_div(out_.extent[2], rows) *
+                             ceil_div(out_.extent[3], 8 * arithmetic_.lanes);
+  grid_ = slid_.cut(std::min(kItems, most_boxes), kBufferUnits / in_units_);
+  channel_ = odd_lines(slid_.buffer_units());
+  choose_tile();
+
+  const int64_t panel_bytes = steps() * most_rows_ * unit();
+  int64_t part_panels = std::clamp<int64_t>(kPackedBytes / panel_bytes, 1, panels_);
+  // Every part copies the pixels again.
+  constexpr int64_t kLeastRows = 64;
+  const int64_t wanted = std::min(ceil_div(kItems, grid_.boxes() * groups),
+                                  std::max<int64_t>(1, out_channels_ / kLeastRows));
+  part_panels =
+      ceil_div(panels_, std::max(ceil_div(panels_, part_panels), std::min(wanted, panels_)));
+  for (int64_t group = 0; group < groups; ++group)
+    for (int64_t panel = 0; panel < panels_; panel += part_panels)
+      parts_.push_back({group, panel, std::min(part_panels, panels_ - panel)});
+  part_units_ = part_panels * most_rows_ * steps();
+  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (part_units_ * unit()), 1,
+                                        static_cast<int64_t>(parts_.size()));
+}
+
+// The tile with which a box's row takes the fewest cycles: as many as products, or as its loads, of
+// which those of pixels mostly lie on two lines.
+void SlidPixelsPlan::choose_tile() {
+  const int64_t row = ceil_div(grid_.size[3], arithmetic_.lanes);
+  double least = 0;
+  for (int vectors = 1; vectors <= kMaxVectors; ++vectors) {
+    const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors]);
+    const int64_t tiles = ceil_div(row, vectors);
+    const double rows = static_cast<double>(out_channels_) / static_cast<double>(panels);
+    const double width = static_cast<double>(row) / static_cast<double>(tiles);
+    const double cycles =
+        static_cast<double>(panels * tiles) * std::max(rows * width, rows + 2 * width);
+    if (vectors > 1 && cycles > least) continue;
+    least = cycles;
+    vectors_ = vectors;
+    panels_ = panels;
+  }
+  most_rows_ = ceil_div(out_channels_, panels_);
+}
+
+// The bias is a step of its own, the first, times one: tiles start with one sum a lane, not a row.
+void SlidPixelsPlan::make_runs() {
+  for (const int64_t rows : {out_channels_ / panels_, most_rows_}) {
+    FoldedRuns& runs = runs_[rows];
+    runs = FoldedRuns();
+    int64_t a = 0;
+    if (problem_.bias) {
+      runs.add({0, in_units_ * channel_, 1}, 0, 0);
+      a += rows;
+    }
+    for (const int64_t row : slid_.tap_rows())
+      for (const int64_t tap : slid_.row_taps()) {
+        runs.add({a, row + tap, in_units_}, rows, channel_);
+        a += in_units_ * rows;
+      }
+    bytes += runs.bytes();
+  }
+}
+
+// [step][row]; steps are channels of a tap.
+void SlidPixelsPlan::pack_weights(const Operands& operands, const Part& part, int64_t panel,
+                                  char* packed) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+  if (operands.bias) {
+    const char* const bias =
+        static_cast<const char*>(operands.bias) + (part.group * out_channels_ + row) * bytes;
+    pack_channel_rows(arithmetic_, problem_.dtype, {bias, 0, 1, packed, rows, 1, 1, rows});
+    packed += rows * unit();
+  }
+  const char* const w = static_cast<const char*>(operands.data.w) +
+                        (part.group * problem_.w.group + row * w_out_) * bytes;
+  const PerAxis<Sliding>& s = slid_.sliding();
+  const auto tap = [&](int a, int64_t t) {
+    return (slid_.reversed() ? s[a].taps - 1 - t : t) * problem_.w.axes[a - 1];
+  };
+  for (int64_t t1 = 0; t1 < s[1].taps; ++t1)
+    for (int64_t t2 = 0; t2 < s[2].taps; ++t2)
+      for (int64_t t3 = 0; t3 < s[3].taps; ++t3) {
+        pack_channel_rows(arithmetic_, problem_.dtype,
+                          {w + (tap(1, t1) + tap(2, t2) + tap(3, t3)) * bytes, w_in_, w_out_,
+                           packed, rows, 1, in_channels_, rows});
+        packed += in_units_ * rows * unit();
+      }
+}
+
+void SlidPixelsPlan::run_box(const Operands& operands, const Part& part, const BoxRange& box,
+                             const char* packed) const {
+  char* const buffer = local_scratch<char>(local_bytes());
+  const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
+  std::memset(buffer, 0, in_units_ * channel_ * unit());
+  const int64_t channels = arithmetic_.pairs ? 2 : 1;  // of a unit
+  for (int64_t first = 0; first < in_channels_; first += channels)
+    slid_.copy(operands.data[fprop_ ? Role::x : Role::y], part.group * in_channels_ + first, box,
+               buffer + first / channels * channel_ * unit(),
+               first + channels <= in_channels_ ? Halves::both : Halves::first);
+  if (operands.bias) {
+    const auto fill = [&](auto one) {
+      std::fill_n(reinterpret_cast<decltype(one)*>(buffer + in_units_ * channel_ * unit()),
+                  channel_, one);
+    };
+    if (arithmetic_.pairs)
+      fill(uint32_t{0x3f80});  // 1 and 0
+    else if (problem_.dtype == Dtype::f64)
+      fill(1.0);
+    else
+      fill(1.0f);
+  }
+
+  char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
+                    part.group * out_channels_ * out_.channel * bytes;
+  const int64_t pixels = box.count[3], row_vectors = ceil_div(pixels, lanes);
+  TileCall call{};
+  call.c_row = out_.channel;
+  call.result = problem_.dtype;
+  const auto run_row = [&](const char* b, char* c, int64_t rows) {
+    int64_t left = row_vectors;
+    for (int64_t tiles = ceil_div(left, vectors_), pixel = 0; tiles > 0; --tiles) {
+      const int64_t vectors = ceil_div(left, tiles), width = vectors * lanes;
+      left -= vectors;
+      // The last one is whole, too, where the row is long enough.
+      const int64_t first = std::clamp<int64_t>(pixels - width, 0, pixel);
+      call.b = b + first * unit();
+      call.c = c + first * bytes;
+      call.live = std::min(width, pixels - first);
+      arithmetic_.tiles.adjacent[vectors][rows](call);
+      pixel += width;
+    }
+  };
+  const char* a = packed;
+  for (int64_t panel = part.first_panel; panel < part.first_panel + part.panels; ++panel) {
+    const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+    call.a = a;
+    call.set_steps(rows, channel_, unit());
+    call.b_ahead = vectors_ * lanes * unit();  // the next tile's
+    runs_[rows].use_in(call);
+    PerAxis<int64_t> p = box.begin;
+    for (int64_t i1 = 0; i1 < box.count[1]; ++i1, ++p[1]) {
+      p[2] = box.begin[2];
+      for (int64_t i2 = 0; i2 < box.count[2]; ++i2, ++p[2])
+        run_row(buffer + (i1 * slid_.plane_step() + i2 * slid_.row_step()) * unit(),
+                out + (row * out_.channel + offset(p, out_.stride)) * bytes, rows);
+    }
+    a += rows * steps() * unit();
+  }
+}
+
+void SlidPixelsPlan::run(const Operands& operands) const {
+  const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
+  char* const packed = shared_scratch<char>(parts_per_pass_ * part_units_ * unit());
+  for (int64_t first = 0; first < parts; first += parts_per_pass_) {
+    const int64_t count = std::min(parts_per_pass_, parts - first);
+    const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
+    const int64_t most_panels = parts_.front().panels;
+    parallel_for(problem_.threads, count * most_panels, [&](int64_t i) {
+      const Part& part = parts_[first + i / most_panels];
+      const int64_t panel = part.first_panel + i % most_panels;
+      if (i % most_panels >= part.panels) return;
+      const int64_t rows = first_row(panel) - first_row(part.first_panel);
+      pack_weights(operands, part, panel, weights_of(i / most_panels) + rows * steps() * unit());
+    });
+    parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
+      run_box(operands, parts_[first + i / boxes], grid_.box(i % boxes), weights_of(i / boxes));
+    });
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> slid_pixels_plan(const Problem& problem, const Arithmetic& arithmetic) {
+  return std::make_unique<SlidPixelsPlan>(problem, arithmetic);
+}
+
+}  // namespace convtbw::simd

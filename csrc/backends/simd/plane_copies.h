@@ -1,0 +1,87 @@
+// Copies of rows of neighbouring pixels (kernels.h, PlaneCopy). Included by kernels.cpp alone.
+#pragma once
+
+#include <utility>
+
+#include "backends/simd/copy.h"
+#include "backends/simd/kernels.h"
+#include "backends/simd/partial.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+template <class From>
+void copy_plane(From from, const PlaneCopy& call) {
+  using T = typename From::Unit;
+  constexpr int n = kLanes<T>;
+  T* to = static_cast<T*>(call.to);
+  const bool joined = call.from_row == call.count && call.to_row == call.count;
+  const int64_t rows = joined ? 1 : call.rows, count = joined ? call.rows * call.count : call.count;
+  for (int64_t row = 0; row < rows; ++row, from = from.at(call.from_row), to += call.to_row) {
+    int64_t i = 0;
+    for (; i + n <= count; i += n) store(to + i, from.at(i).all());
+    if (i == count) continue;
+    if (i)
+      store(to + count - n, from.at(count - n).all());
+    else
+      store_some(to, from.some(count), count);
+  }
+}
+
+template <class From>
+void deal_plane(From from, const PlaneCopy& call) {
+  using T = typename From::Unit;
+  constexpr int n = kLanes<T>;
+  constexpr auto lanes = std::make_integer_sequence<int, n>();
+  T *even = static_cast<T*>(call.to), *odd = static_cast<T*>(call.odd_to);
+  const int64_t pairs = call.count / 2;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    int64_t i = 0;
+    for (; pairs >= n && i < pairs; i += n) {
+      const int64_t first = smaller(i, pairs - n);
+      const Vector<T> a = from.at(2 * first).all(), b = from.at(2 * first + n).all();
+      store(even + first, every_second<0>(a, b, lanes));
+      store(odd + first, every_second<1>(a, b, lanes));
+    }
+    for (; i < pairs; ++i) {
+      even[i] = from.at(2 * i).some(1)[0];
+      odd[i] = from.at(2 * i + 1).some(1)[0];
+    }
+    if (call.count % 2) even[pairs] = from.at(2 * pairs).some(1)[0];
+    from = from.at(call.from_row);
+    even += call.to_row;
+    odd += call.to_row;
+  }
+}
+
+template <class Element>
+void plane_copy(const PlaneCopy& call) {
+  copy_plane(Elements<Element>{static_cast<const Element*>(call.from)}, call);
+}
+
+template <class Element>
+void plane_deal(const PlaneCopy& call) {
+  deal_plane(Elements<Element>{static_cast<const Element*>(call.from)}, call);
+}
+
+// f(what reads the pairs)
+template <class F>
+CONVTBW_INLINE void with_pairs(const PlaneCopy& call, const F& f) {
+  const bfloat16* const p = static_cast<const bfloat16*>(call.from);
+  if (call.halves == Halves::both)
+    f(SplitPairs<Halves::both>{p, call.second});
+  else
+    f(SplitPairs<Halves::first>{p, 0});
+}
+
+inline void plane_copy_pairs(const PlaneCopy& call) {
+  with_pairs(call, [&](const auto& from) { copy_plane(from, call); });
+}
+
+inline void plane_deal_pairs(const PlaneCopy& call) {
+  with_pairs(call, [&](const auto& from) { deal_plane(from, call); });
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET

@@ -1,0 +1,53 @@
+"""Layers that sum over channels of their groups, on small integers."""
+
+from __future__ import annotations
+
+import torch
+from layers import Call
+from targets import integers
+
+import torch_ops
+
+
+def problem(
+    partial: str,
+    channels: int,
+    pixels: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    into: int = 20,
+    stride: int | tuple[int, ...] = 1,
+    pad: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    data_format: str = "NCX",
+    dtype: torch.dtype = torch.bfloat16,
+) -> Call:
+    """fprop, or dgrad, from so many channels of each group into so many.
+
+    A dilation is of the last axis alone.
+    """
+    axes = len(kernel)
+    x_channels, y_channels = (channels, into) if partial == "fprop" else (into, channels)
+    attributes = {
+        "strides": [stride] * axes if isinstance(stride, int) else [*stride],
+        "pads_begin": [pad] * axes,
+        "pads_end": [pad] * axes,
+        "dilations": [1] * (axes - 1) + [dilation],
+        "groups": groups,
+        "data_format": data_format,
+        "weights_format": "OIX",
+    }
+
+    def data(channels: int, pixels: tuple[int, ...]) -> torch.Tensor:
+        extents = (channels, *pixels) if data_format == "NCX" else (*pixels, channels)
+        return integers(2, *extents, dtype=dtype)
+
+    x = data(groups * x_channels, pixels)
+    w = integers(groups * y_channels, x_channels, *kernel, dtype=dtype)
+    if partial == "fprop":
+        return Call("convolution", (x, w), attributes)
+    y = torch_ops.convolution(x, w, **attributes)
+    pixels = tuple(y.shape[2:] if data_format == "NCX" else y.shape[1:-1])
+    y = data(groups * y_channels, pixels)
+    return Call("convolution_backward_data", (y, w), attributes | {"src_shape": [*x.shape]})

@@ -1,0 +1,115 @@
+"""The SIMD backend where lanes are pixels of a row and windows slide over copied rows.
+
+fprop, and dgrad of stride 1, channels first, of few channels or into numbers that leave vectors
+half empty.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from dense import problem
+from targets import every_target, integers
+
+import torch_ops
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+PLAN = "pixels of a row in lanes"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_rows_of_every_kind(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for what, partial, channels, pixels, kernel, attributes in (
+            ("one axis", "fprop", 3, (301,), (7,), {}),
+            ("one axis of several boxes", "fprop", 2, (20000,), (5,), {"pad": 2}),
+            ("one axis of stride 2", "dgrad", 3, (90,), (4,), {"pad": 1}),
+            ("three axes", "fprop", 1, (5, 6, 32), (2, 3, 3), {"pad": 1}),
+            ("three axes of stride 2", "fprop", 2, (9, 10, 64), (3, 4, 3), {"stride": 2, "pad": 1}),
+            ("three axes of dgrad", "dgrad", 3, (5, 6, 32), (2, 3, 3), {"pad": 1}),
+            ("rows of stride 2", "fprop", 3, (30, 64), (4, 4), {"stride": 2, "pad": 1}),
+            ("columns of stride 2", "fprop", 3, (17, 64), (3, 5), {"stride": (1, 2), "pad": 2}),
+            ("rows alone of stride 3", "fprop", 3, (31, 48), (5, 3), {"stride": (3, 1), "pad": 1}),
+            ("dilated rows", "fprop", 4, (20, 48), (3, 5), {"dilation": 3, "pad": 4}),
+            ("dealt dilated rows", "fprop", 2, (9, 96), (3, 4), {"stride": (1, 2), "dilation": 3}),
+            ("groups", "fprop", 2, (9, 34), (3, 3), {"groups": 3}),
+            ("groups of dgrad", "dgrad", 3, (9, 64), (3, 3), {"groups": 2, "pad": 1}),
+            ("sums that are folded", "fprop", 20, (6, 62), (1, 31), {}),
+            ("many channels", "fprop", 64, (9, 65), (5, 2), {}),
+            ("several boxes", "fprop", 3, (70, 1300), (3, 5), {"pad": 1}),
+            ("several parts", "dgrad", 2, (9, 64), (3, 3), {"into": 301, "pad": 1}),
+            ("one window a row", "fprop", 1, (9, 20), (3, 2), {"into": 4}),
+        ):
+            into = attributes.get("into", 17)  # vectors of any width end with few
+            call = problem(
+                *(partial, channels, pixels, kernel), dtype=dtype, **attributes | {"into": into}
+            )
+            assert torch.equal(call.run(), call.exact()), what
+            if (target, dtype) != ("generic", torch.float64):  # 2 lanes are full of any channels
+                assert PLAN in call.kernel(), (what, call.kernel())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_every_number_of_channels_and_pixels(target: str, dtype: torch.dtype) -> None:
+    """Tiles of any rows and vectors, rows that end within one; odd numbers of channels."""
+    served = 0
+    with torch_ops.backends.use("simd", target):
+        for into in range(3, 47):
+            for partial, channels in (("fprop", 1 + into % 5), ("dgrad", 1 + into * 3 % 7)):
+                pixels = (5, 14 + into * 7 % 67)
+                call = problem(partial, channels, pixels, (3, 2), into=into, dtype=dtype)
+                assert torch.equal(call.run(), call.exact()), (partial, channels, into, pixels)
+                served += PLAN in call.kernel()
+    assert served > 30
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_bias(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for channels, into, stride in itertools.product((1, 2, 3, 8), (7, 36), (1, 2)):
+            call = problem(
+                *("fprop", channels, (9, 64), (3, 3)), into=into, stride=stride, dtype=dtype
+            )
+            bias = integers(into, dtype=dtype)
+            x, w = call.operands
+            found = torch_ops.convolution(x, w, bias=bias, **call.attributes)
+            assert torch.equal(found, call.exact() + bias[:, None, None]), (channels, into, stride)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_any_strides_of_images_channels_and_rows(target: str, dtype: torch.dtype) -> None:
+    """Overlapping and unaligned ones, and such as repeat a channel or a row."""
+    memory = integers(9000, dtype=dtype)
+    with torch_ops.backends.use("simd", target):
+        for strides in ((1, 2, 3, 1), (7, 3, 2, 1), (0, 0, 0, 1), (901, 300, 33, 1), (1, 0, 90, 1)):
+            for offset, channels in itertools.product((0, 3), (3, 4)):
+                call = problem("fprop", channels, (9, 32), (3, 3), into=17, pad=1, dtype=dtype)
+                x = memory.as_strided((2, channels, 9, 32), strides, offset)
+                call = type(call)(call.name, (x, call.operands[1]), call.attributes)
+                assert PLAN in call.kernel()
+                assert torch.equal(call.run(), call.exact()), (strides, offset, channels)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_what_is_not_finite_reaches_its_own_results_alone(
+    target: str, dtype: torch.dtype, value: float
+) -> None:
+    """In the last channel, which pairs have alone, and in vectors that end behind the row."""
+    with torch_ops.backends.use("simd", target):
+        for channels, stride in itertools.product((1, 3), (1, 2)):
+            call = problem("fprop", channels, (5, 37), (2, 3), stride=stride, pad=1, dtype=dtype)
+            x, w = call.operands
+            w.fill_(1)
+            for pixel in (0, 1, 15, 16, 30, 31, 32, 35, 36):
+                x.zero_()
+                x[1, -1, 1, pixel] = value
+                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+                assert torch.equal(found, expected), (channels, stride, pixel)
