@@ -532,11 +532,13 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
 }
 
 // Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
-// filtering, without dilations. Times of simd over oneDNN, two threads of Zen 4, 1000 random layers
-// of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those not named, 0.1
-// to 1.2:
+// filtering, without dilations if nothing is said. Times of simd over oneDNN, two threads of Zen 4,
+// 1000 random layers of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those
+// not named, 0.1 to 1.2:
 // - AVX-512 kernels of both, 8 channels: fprop and dgrad, channels last, 1.45 to 4.6; channels
-//   first up to 12 MB 0.93 to 2.5 (more 0.7), fprop in 1-D 0.75 to 1.65; wgrad, channels last, 1.2
+//   first, whose lanes are pixels of a row, with and without dilations (120 more layers), 0.94 to
+//   1.37, in 3-D up to 2.4, fprop with strides 0.9 to 1.95, but rows of 100 and more 0.7 to 0.94
+//   and 1-D 0.4; dgrad with strides up to 12 MB 0.93 to 2.5 (more 0.7); wgrad, channels last, 1.2
 //   to 2.2, of 9 taps and more with stride 1, in 1-D and 2-D, 0.66 to 1.0; channels first, of one
 //   image, 1.15 to 1.5, of more 0.5 to 1.5; 8 beside 16, channels last, dgrad and wgrad 1.4 to 2.0;
 // - channels last, 16 channels: dgrad 1.02 to 1.75; with strides wgrad and fprop up to 12 MB in 2-D
@@ -547,16 +549,19 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
 //   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
 //   in 1-D, channels last, 1.4 to 2.1.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20;
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
-  if (is_intel() || p.dtype != Dtype::f32 || g.groups == 1 || few < 4 || !unit_dilations(g) ||
-      suits_winograd(p))
+  if (is_intel() || p.dtype != Dtype::f32 || g.groups == 1 || few < 4 || suits_winograd(p))
     return false;
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
+  const bool slides =
+      avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
+  if (slides) return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow;
+  if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (few != 8 || !as_many) return false;
     if (p.wanted == Role::x) return !strides || g.rank == 2;
@@ -564,7 +569,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
-    return p.wanted == Role::w ? g.rank == 2 && g.batch == 1 : g.rank > 1 || p.wanted == Role::x;
+    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1);
   }
   if (few >= 8 && one_tap(g)) return true;
   if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))

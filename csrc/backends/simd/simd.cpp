@@ -205,7 +205,10 @@ std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs)
 // more than 1.05, at most 1.35. From more than 64 channels, of which too few rows fit, 1.0 to 2.3.
 // Over that of pixels in lanes whose sums are shifted (few_channels), 16 lanes: from up to 32
 // channels into 4 to 11 0.55 to 1.05, 0.8 in the mean; into 1 to 3 1.0 to 1.6; 8 lanes: into 3 to 7
-// 0.5 to 1.05, into 1 and 2 1.0 to 1.5.
+// 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of grouped_data_plan, 340 layers of 2 to 64
+// groups of few channels: 16 lanes, into 4 and more 0.23 to 1.0, 0.55 in the mean, into 2 and 3
+// 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in the mean; 8 lanes, into 3 and more 0.36
+// to 0.9; rows of 4 to 8 pixels up to 2.
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   constexpr int64_t kMostChannels = 64, kFewChannels = 32;
   const Geometry& g = p.geometry;
@@ -219,15 +222,19 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   const auto [from, into] =
       fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
   if (from > kMostChannels) return false;
-  if (few_channels(p, lanes)) return into >= (lanes > 8 ? 4 : 3) && from <= kFewChannels;
-  const int64_t units = pairs ? (from + 1) / 2 : from;
   const auto filled = [lanes](int64_t count) {
     return static_cast<double>(count) / static_cast<double>((count + lanes - 1) / lanes * lanes);
   };
+  const double row_filled = filled(fprop ? row.y : row.x);
+  const int64_t least = pairs ? 2 : lanes > 8 ? 4 : 3;
+  if (few_channels_a_group(p, lanes)) return into >= least && row_filled > 0.6;
+  if (few_channels(p, lanes))
+    return into >= std::max<int64_t>(least, lanes > 8 ? 4 : 3) && from <= kFewChannels;
+  const int64_t units = pairs ? (from + 1) / 2 : from;
   const double half_empty =
       pairs ? 2.0 * static_cast<double>(units) / static_cast<double>(from) : 1;
   return (lanes > 8 ? 1.05 : 1.15) * filled(into) * half_empty <
-         filled(fprop ? row.y : row.x) * (1 + 10 / static_cast<double>(units * g.taps()));
+         row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
 }
 
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
@@ -244,17 +251,20 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
     return g.axes.back().stride > 2 ? simd::window_weights_plan(p, plain)
                                     : simd::plane_weights_plan(p, plain);
   }
-  if (few_channels_a_group(p, plain.lanes))
+  const bool slides = p.wanted != Role::w && slid_pixels(p, chosen.lanes, chosen.pairs);
+  if (few_channels_a_group(p, plain.lanes)) {
+    if (slides) return simd::slid_pixels_plan(p, chosen);
     return p.wanted == Role::w
                ? simd::grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)
                : simd::grouped_data_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr);
+  }
   if (chosen.winograd && suits_winograd(p))
     return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
                                : simd::winograd_plan(p, chosen);
   // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3 with
   // stride 3, 3x3 and 2x2; Zen 4).
   if (p.wanted == Role::w) return simd::weights_plan(p, g.axes.back().y > 1 ? chosen : plain);
-  if (slid_pixels(p, chosen.lanes, chosen.pairs)) return simd::slid_pixels_plan(p, chosen);
+  if (slides) return simd::slid_pixels_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
                                            : simd::data_plan(p, chosen);
