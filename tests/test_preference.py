@@ -74,7 +74,9 @@ with_onednn = pytest.mark.skipif(
 def test_rules_of_avx2() -> None:
     """In a process of its own: the planner's target is the environment's."""
     checks = """
-from test_preference import intel, served
+from test_preference import intel, onednn_if, served, zen_3_or_4
+long = {"results": 64, "data_format": "NCX", "axes": 1}
+assert served("convolution", 3, 1000, 24, **long) == onednn_if(not zen_3_or_4)
 assert served("convolution", 9, 64, 3, results=64) == "simd"
 assert served("convolution", 7, 64, 3, results=64) == "onednn"
 few = {"results": 32, "data_format": "NCX"}
@@ -130,6 +132,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
     assert served("convolution", 1, 64, 8) == "onednn"
     assert served("convolution", 1, 28, 8) == "simd"  # few pixels
+    assert served("convolution", 1, 16, 8, axes=3) == "onednn"
+    assert served("convolution", 1, 8, 8, axes=3) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
@@ -174,6 +178,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served(weights, 3, 28, 64, groups=2) == "simd"
     if avx512 and not intel:
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "onednn"
+        assert served("convolution", 3, 112, 64, **channels_first) == "simd"
+        assert served("convolution", 3, 112, 64, **channels_first, stride=2) == "onednn"
+        assert served("convolution", 3, 28, 64, **channels_first, dilation=2) == "onednn"
+        assert served("convolution_backward_data", 3, 28, 64, **channels_first) == "onednn"
+        assert served("convolution_backward_data", 3, 112, 64, **channels_first) == "simd"
+        assert served("convolution", 3, 1000, 64, **channels_first, axes=1) == "simd"
         assert served(weights, 3, 56, 64, **channels_first, batch=1) == "onednn"
         assert served(weights, 3, 56, 64, **channels_first) == "simd"
         assert served("convolution", 3, 56, 64, groups=4, stride=2) == "onednn"

@@ -43,6 +43,12 @@ bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
 }
 
+int64_t pixels_of_y(const Geometry& g) {
+  int64_t pixels = g.batch;
+  for (const Axis& axis : g.axes) pixels *= axis.y;
+  return pixels;
+}
+
 // Windows do not overlap.
 bool apart(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
@@ -203,17 +209,17 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
 }
 
-// Dense problems in 2-D of one tap in float32, channels last, with few channels. Times of simd over
+// Dense problems of one tap in float32, channels last, with few channels. Times of simd over
 // oneDNN, AVX2 and AVX-512 kernels of both, two threads of Zen 5: up to 24 on both sides, fprop and
 // dgrad 1.05 to 3.8, 1.05 to 5.5; wgrad, 3 and more, 1.1 to 10, 1.35 to 10, but into few channels
 // of y from more of x 0.3 to 0.8, AVX-512 kernels only from 16 on 0.4 to 0.9; dgrad from 48 to 128
-// channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95. Of 1024 pixels 0.6 to 1.1.
+// channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95. Of 1024 pixels 0.6 to 1.1. That is of 2-D; 1-D
+// and 3-D alike (70 layers, two threads of Zen 4: 0.8 to 1.9, 0.95 to 3, wgrad up to 5.8).
 bool suits_narrow_kernels(const Problem& p, bool avx512) {
   constexpr int64_t kLeastPixels = 4096;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (g.rank != 2 || !one_tap(g) || !unit_strides(g) || !has_channels_last(p) ||
-      g.batch * g.axes[1].y * g.axes[2].y < kLeastPixels)
+  if (!one_tap(g) || !unit_strides(g) || !has_channels_last(p) || pixels_of_y(g) < kLeastPixels)
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
     return g.y_channels <= 128;
@@ -224,10 +230,10 @@ bool suits_narrow_kernels(const Problem& p, bool avx512) {
 }
 
 // fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
-// of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15); k16 s8 1.0 to
-// 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55 to 1.0 with fewer; one tap 0.6 to 1.0; windows
-// wider than 7 0.4 to 0.95. AVX-512 kernels of both: k3 and k4 1.0 to 1.2 with 48 channels and
-// more, all else 0.55 to 1.0.
+// of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15; Zen 4, lanes
+// of pixels mostly, 0.65 to 1.07); k16 s8 1.0 to 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55
+// to 1.0 with fewer; one tap 0.6 to 1.0; windows wider than 7 0.4 to 0.95. AVX-512 kernels of both:
+// k3 and k4 1.0 to 1.2 with 48 channels and more, all else 0.55 to 1.0.
 bool suits_sequence_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis& axis = g.axes.back();
@@ -235,7 +241,8 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   const bool narrow = (axis.k - 1) * axis.dilation <= 6;
   if (avx512) return narrow && axis.k <= 4 && channels >= 48;
-  return narrow ? g.y_channels >= 48 : channels >= 256 && axis.dilation == 1;
+  if (narrow) return !is_zen_3_or_4() && g.y_channels >= 48;
+  return channels >= 256 && axis.dilation == 1;
 }
 
 // Dense problems in 3-D in float32 that are none for Winograd's filtering. Times of simd over
@@ -620,8 +627,7 @@ bool suits_bfloat16_kernels(const Problem& p) {
   constexpr int64_t kSmallSliceFlops = 50'000'000;
   if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
   const int64_t taps = g.taps();
-  int64_t pixels = g.batch;
-  for (const Axis& axis : g.axes) pixels *= axis.y;
+  const int64_t pixels = pixels_of_y(g);
   const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
