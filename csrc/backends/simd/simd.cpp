@@ -198,39 +198,46 @@ std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs)
 // Whether lanes should be pixels of a row, and windows slide over rows that are copied channel by
 // channel: nothing is transposed, and results of any number of channels fill tiles. Time over that
 // of channels in lanes, fprop and dgrad, 1-D to 3-D, two threads of Zen 4, 1500 random layers of 1
-// to 64 channels into 8 to 128: with `steps` (channels, or pairs, times taps) and what part of
+// to 128 channels into 8 to 128: with `steps` (channels, or pairs, times taps) and what part of
 // their vectors channels and pixels fill, within 10 % in the mean
 //   1.05 (8 lanes 1.15) * filled(channels) / filled(pixels) / (1 + 10 / steps),
 // 0.7 in the mean of those chosen, 0.25 at best (1 to 3 channels of rows of 1000 and more), of 3 %
-// more than 1.05, at most 1.35. From more than 64 channels, of which too few rows fit, 1.0 to 2.3.
+// more than 1.05, at most 1.35. Of many channels few rows fit: with 8 lanes from 96 on 1.0 to 1.2.
 // Over that of pixels in lanes whose sums are shifted (few_channels), 16 lanes: from up to 32
-// channels into 4 to 11 0.55 to 1.05, 0.8 in the mean; into 1 to 3 1.0 to 1.6; 8 lanes: into 3 to 7
-// 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of grouped_data_plan, 340 layers of 2 to 64
-// groups of few channels: 16 lanes, into 4 and more 0.23 to 1.0, 0.55 in the mean, into 2 and 3
-// 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in the mean; 8 lanes, into 3 and more 0.36
-// to 0.9; rows of 4 to 8 pixels up to 2.
+// channels into 4 to 11 0.55 to 1.05, 0.8 in the mean; into 1 to 3 1.0 to 1.6; into 20 and 24 from
+// 192 and more 0.9 to 1.0; 8 lanes: into 3 to 7 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of
+// grouped_data_plan, 340 layers of 2 to 64 groups of few channels: 16 lanes, into 4 and more 0.23
+// to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in
+// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2.
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
-  constexpr int64_t kMostChannels = 64, kFewChannels = 32;
+  // What windows of one vector hold at least must fit; boxes hold more.
+  constexpr int64_t kMostUnits = 128 << 10;
   const Geometry& g = p.geometry;
   const bool fprop = p.wanted == Role::y;
+  const Axis& row = g.axes.back();
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
     return false;
   for (const Axis& axis : g.axes)
     if (axis.k < axis.stride || (!fprop && axis.stride > 1)) return false;
-  const Axis& row = g.axes.back();
   if (row.stride > 2 || g.taps() == 1) return false;
   const auto [from, into] =
       fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
-  if (from > kMostChannels) return false;
+  if (from > (lanes > 8 ? 256 : 64)) return false;
+  const int64_t units = pairs ? (from + 1) / 2 : from;
+  int64_t held = units;
+  for (const Axis& axis : g.axes) {
+    const int64_t extent = effective_kernel(axis.k, axis.dilation) + (&axis == &row ? lanes : 0);
+    if (extent > kMostUnits / held) return false;
+    held *= extent;
+  }
   const auto filled = [lanes](int64_t count) {
     return static_cast<double>(count) / static_cast<double>((count + lanes - 1) / lanes * lanes);
   };
   const double row_filled = filled(fprop ? row.y : row.x);
-  const int64_t least = pairs ? 2 : lanes > 8 ? 4 : 3;
-  if (few_channels_a_group(p, lanes)) return into >= least && row_filled > 0.6;
-  if (few_channels(p, lanes))
-    return into >= std::max<int64_t>(least, lanes > 8 ? 4 : 3) && from <= kFewChannels;
-  const int64_t units = pairs ? (from + 1) / 2 : from;
+  if (few_channels_a_group(p, lanes))
+    return into >= (pairs ? 2 : lanes > 8 ? 4 : 3) && row_filled > 0.6;
+  if (few_channels(p, lanes) && into < (lanes > 8 ? 12 : 8))
+    return into >= (lanes > 8 ? 4 : 3) && from <= 32;
   const double half_empty =
       pairs ? 2.0 * static_cast<double>(units) / static_cast<double>(from) : 1;
   return (lanes > 8 ? 1.05 : 1.15) * filled(into) * half_empty <

@@ -1,5 +1,5 @@
-// Depthwise problems, channels first: lanes are neighbours of one channel, so that nothing is
-// transposed: pixels where the last stride is 1 or 2, or else taps. What windows slide over is
+// Channels first: lanes are neighbours of one channel, so that nothing is transposed: pixels where
+// the last stride is 1 or 2, or else taps (of depthwise problems). What windows slide over is
 // copied channel by channel, with its padding and converted, into one buffer in the cache. With a
 // stride of 2, a row's pixels are dealt to two halves in turn: those that a tap meets lie side by
 // side.
