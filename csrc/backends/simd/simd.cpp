@@ -210,8 +210,9 @@ std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs)
 // to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in
 // the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2.
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
-  // What windows of one vector hold at least must fit; boxes hold more.
-  constexpr int64_t kMostUnits = 128 << 10;
+  // What a vector of windows meets is a small part of a box: of 192 channels of 5x5x5 positions it
+  // was all of it, and took 2.3 times as long.
+  constexpr int64_t kMostUnits = 32 << 10;
   const Geometry& g = p.geometry;
   const bool fprop = p.wanted == Role::y;
   const Axis& row = g.axes.back();
