@@ -9,8 +9,8 @@
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
+#include "backends/simd/panels.h"
 #include "backends/simd/plans.h"
-#include "core/parallel.h"
 #include "core/scratch.h"
 
 namespace convtbw::simd {
@@ -23,19 +23,14 @@ class PointwisePlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  // Result channels of one group that are computed together, as panels of a tile's rows.
-  struct Part {
-    int64_t group, first_panel, panels;
-  };
-
   void choose_sizes();
-  void pack_weights(const Operands& operands, const Part& part, int64_t panel, char* packed) const;
+  void pack_weights(const Operands& operands, int64_t group, int64_t panel, char* packed) const;
   void pack_pixels(const char* in, int64_t pixels, char* buffer) const;
-  void run_box(const Operands& operands, const Part& part, int64_t box, const char* packed) const;
+  void run_box(const Operands& operands, const Panels::Part& part, int64_t box,
+               const char* packed) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t width() const { return int64_t{vectors_} * arithmetic_.lanes; }
-  int64_t first_row(int64_t panel) const { return out_channels_ * panel / panels_; }
 
   const Problem problem_;
   const Arithmetic& arithmetic_;
@@ -44,15 +39,12 @@ class PointwisePlan : public Plan {
   const int64_t in_channels_, out_channels_;
   const int64_t w_in_, w_out_;  // strides of the weights
   const int vectors_;           // of a tile
-  const int64_t panels_;        // of a group
-  const int64_t most_rows_;     // of a panel
   // Of a sum. Tiles start with one sum a lane, not a row: the bias is a step of its own, the first,
   // times one.
   const int64_t steps_;
   Packing packing_;
   BoxGrid grid_;
-  std::vector<Part> parts_;
-  int64_t parts_per_pass_, part_units_;
+  Panels panels_;
   FoldedRuns runs_[kMaxVectors + 1][kMaxRows + 1];  // by vectors, by rows
 };
 
@@ -66,23 +58,20 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
       w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
       w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       vectors_(best_vectors(arithmetic, out_channels_)),
-      panels_(ceil_div(out_channels_, arithmetic.tiles.max_rows[vectors_])),
-      most_rows_(ceil_div(out_channels_, panels_)),
       steps_((arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_) + problem.bias),
       packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}} {
   packing_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
   choose_sizes();
   for (int vectors = 1; vectors <= vectors_; ++vectors)
-    for (const int64_t rows : {out_channels_ / panels_, most_rows_}) {
+    panels_.for_each_size([&](int64_t rows) {
       FoldedRuns& runs = runs_[vectors][rows];
-      runs = FoldedRuns();
       runs.add({0, 0, steps_}, rows, int64_t{vectors} * arithmetic.lanes);
       bytes += runs.bytes();
-    }
+    });
   kernel =
       std::string(fprop_ ? "fprop" : "dgrad") + ", pointwise, pixels in lanes, " + arithmetic.name;
-  workspace = (parts_per_pass_ * part_units_ + problem.threads * grid_.size[3] * steps_) * unit();
-  bytes += static_cast<int64_t>(sizeof(PointwisePlan) + parts_.size() * sizeof(Part));
+  workspace = panels_.workspace() + problem.threads * grid_.size[3] * steps_ * unit();
+  bytes += static_cast<int64_t>(sizeof(PointwisePlan)) + panels_.bytes();
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
@@ -90,7 +79,6 @@ void PointwisePlan::choose_sizes() {
   // 64 to 512 KB of pixels are within 7 % of each other, 11 % with 1024 channels, where more is
   // better; 256 and 512 pixels within 10 %; 1024 took up to 27 % longer (Zen 4).
   constexpr int64_t kBufferBytes = 256 << 10, kPixels = 512;
-  constexpr int64_t kPackedBytes = 4 << 20;
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
   const int64_t images = problem_.geometry.batch, groups = problem_.geometry.groups;
   const int64_t pixels = out_.extent[3], blocks = ceil_div(pixels, width());
@@ -100,36 +88,23 @@ void PointwisePlan::choose_sizes() {
   grid_.extent = {images, 1, 1, pixels};
   grid_.size = {1, 1, 1, ceil_div(blocks, cuts) * width()};
 
-  const int64_t panel_bytes = steps_ * most_rows_ * unit();
-  int64_t part_panels = std::clamp<int64_t>(kPackedBytes / panel_bytes, 1, panels_);
-  // Every part copies the pixels again: with parts of 20 to 40 rows one image of 14x14 or 28x28
-  // took 5 to 19 % longer than with 64 (Zen 4, one thread).
-  constexpr int64_t kLeastRows = 64;
-  const int64_t wanted = std::min(ceil_div(kItems, grid_.boxes() * groups),
-                                  std::max<int64_t>(1, out_channels_ / kLeastRows));
-  part_panels =
-      ceil_div(panels_, std::max(ceil_div(panels_, part_panels), std::min(wanted, panels_)));
-  for (int64_t group = 0; group < groups; ++group)
-    for (int64_t panel = 0; panel < panels_; panel += part_panels)
-      parts_.push_back({group, panel, std::min(part_panels, panels_ - panel)});
-  part_units_ = part_panels * most_rows_ * steps_;
-  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (part_units_ * unit()), 1,
-                                        static_cast<int64_t>(parts_.size()));
+  const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors_]);
+  panels_ = Panels(problem_, out_channels_, panels, steps_, grid_.boxes(), kItems);
 }
 
 // [step][row]
-void PointwisePlan::pack_weights(const Operands& operands, const Part& part, int64_t panel,
+void PointwisePlan::pack_weights(const Operands& operands, int64_t group, int64_t panel,
                                  char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+  const int64_t row = panels_.first_row(panel), rows = panels_.rows(panel);
   if (operands.bias) {
     const char* const bias =
-        static_cast<const char*>(operands.bias) + (part.group * out_channels_ + row) * bytes;
+        static_cast<const char*>(operands.bias) + (group * out_channels_ + row) * bytes;
     pack_channel_rows(arithmetic_, problem_.dtype, {bias, 0, 1, packed, rows, 1, 1, rows});
     packed += rows * unit();
   }
-  const char* const w = static_cast<const char*>(operands.data.w) +
-                        (part.group * problem_.w.group + row * w_out_) * bytes;
+  const char* const w =
+      static_cast<const char*>(operands.data.w) + (group * problem_.w.group + row * w_out_) * bytes;
   pack_channel_rows(arithmetic_, problem_.dtype,
                     {w, w_in_, w_out_, packed, rows, 1, in_channels_, rows});
 }
@@ -172,7 +147,7 @@ void PointwisePlan::pack_pixels(const char* in, int64_t pixels, char* buffer) co
   if (rest) pack(whole * width(), 1, rest, ceil_div(rest, lanes) * lanes);
 }
 
-void PointwisePlan::run_box(const Operands& operands, const Part& part, int64_t box_index,
+void PointwisePlan::run_box(const Operands& operands, const Panels::Part& part, int64_t box_index,
                             const char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
   char* const buffer = local_scratch<char>(grid_.size[3] * steps_ * unit());
@@ -193,7 +168,7 @@ void PointwisePlan::run_box(const Operands& operands, const Part& part, int64_t 
                        part.panels * ceil_div(pixels, width()));
   const char* a = packed;
   for (int64_t panel = part.first_panel; panel < part.first_panel + part.panels; ++panel) {
-    const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+    const int64_t row = panels_.first_row(panel), rows = panels_.rows(panel);
     char* const result = out + row * out_.channel * bytes;
     TileCall call{};
     call.a = a;
@@ -218,23 +193,14 @@ void PointwisePlan::run_box(const Operands& operands, const Part& part, int64_t 
 }
 
 void PointwisePlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
-  char* const packed = shared_scratch<char>(parts_per_pass_ * part_units_ * unit());
-  for (int64_t first = 0; first < parts; first += parts_per_pass_) {
-    const int64_t count = std::min(parts_per_pass_, parts - first);
-    const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
-    const int64_t most_panels = parts_.front().panels;
-    parallel_for(problem_.threads, count * most_panels, [&](int64_t i) {
-      const Part& part = parts_[first + i / most_panels];
-      const int64_t panel = part.first_panel + i % most_panels;
-      if (i % most_panels >= part.panels) return;
-      const int64_t rows = first_row(panel) - first_row(part.first_panel);
-      pack_weights(operands, part, panel, weights_of(i / most_panels) + rows * steps_ * unit());
-    });
-    parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
-      run_box(operands, parts_[first + i / boxes], i % boxes, weights_of(i / boxes));
-    });
-  }
+  panels_.compute(
+      problem_.threads, grid_.boxes(),
+      [&](const Panels::Part& part, int64_t panel, char* packed) {
+        pack_weights(operands, part.group, panel, packed);
+      },
+      [&](const Panels::Part& part, int64_t box, const char* packed) {
+        run_box(operands, part, box, packed);
+      });
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "backends/simd/folded_runs.h"
+#include "backends/simd/panels.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/slid_rows.h"
-#include "core/parallel.h"
 #include "core/scratch.h"
 
 namespace convtbw::simd {
@@ -22,16 +22,11 @@ class SlidPixelsPlan : public Plan {
   void run(const Operands& operands) const override;
 
  private:
-  // Result channels of one group that are computed together, as panels of a tile's rows.
-  struct Part {
-    int64_t group, first_panel, panels;
-  };
-
   void choose_sizes();
-  void choose_tile();
+  int choose_tile() const;
   void make_runs();
-  void pack_weights(const Operands& operands, const Part& part, int64_t panel, char* packed) const;
-  void run_box(const Operands& operands, const Part& part, const BoxRange& box,
+  void pack_weights(const Operands& operands, int64_t group, int64_t panel, char* packed) const;
+  void run_box(const Operands& operands, const Panels::Part& part, const BoxRange& box,
                const char* packed) const;
 
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
@@ -48,7 +43,6 @@ class SlidPixelsPlan : public Plan {
       f(first, in_units_ * (i + 1) / blocks - first);
     }
   }
-  int64_t first_row(int64_t panel) const { return out_channels_ * panel / panels_; }
   // Of the packed weights, for one row.
   int64_t steps() const { return in_units_ * slid_.all_taps() + problem_.bias; }
   int64_t buffer_units() const { return (in_units_ + problem_.bias) * channel_; }
@@ -66,12 +60,9 @@ class SlidPixelsPlan : public Plan {
   const int64_t w_in_, w_out_;  // strides of the weights
   SlidRows slid_;
   BoxGrid grid_;
-  int64_t channel_;    // units of the buffer from one channel, or pair, to the next
-  int64_t vectors_;    // of a tile, at most
-  int64_t panels_;     // of a group
-  int64_t most_rows_;  // of a panel
-  std::vector<Part> parts_;
-  int64_t parts_per_pass_, part_units_;
+  int64_t channel_;  // units of the buffer from one channel, or pair, to the next
+  int64_t vectors_;  // of a tile, at most
+  Panels panels_;
   FoldedRuns runs_[kMaxRows + 1];  // by rows
 };
 
@@ -90,47 +81,33 @@ SlidPixelsPlan::SlidPixelsPlan(const Problem& problem, const Arithmetic& arithme
   make_runs();
   kernel =
       std::string(fprop_ ? "fprop" : "dgrad") + ", pixels of a row in lanes, " + arithmetic.name;
-  workspace = parts_per_pass_ * part_units_ * unit() + problem.threads * local_bytes();
-  bytes += static_cast<int64_t>(sizeof(SlidPixelsPlan) + parts_.size() * sizeof(Part));
+  workspace = panels_.workspace() + problem.threads * local_bytes();
+  bytes += static_cast<int64_t>(sizeof(SlidPixelsPlan)) + panels_.bytes();
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void SlidPixelsPlan::choose_sizes() {
-  constexpr int64_t kPackedBytes = 4 << 20;
   // A quarter and half as many are as fast up to 64 channels, 1.1 to 1.2 times as slow from 256
   // with 16 lanes (Zen 4).
   const int64_t most_units = int64_t{8 << 10} * arithmetic_.lanes;
   constexpr int64_t kItems = 16;  // enough to keep many threads busy; 8 and 32 within 2 %
-  const int64_t groups = problem_.geometry.groups;
   // Boxes share rows, which are copied for each.
   const int64_t rows = std::max<int64_t>(4, slid_.sliding()[2].taps);
   const int64_t most_boxes = out_.extent[0] * out_.extent[1] * ceil_div(out_.extent[2], rows) *
                              ceil_div(out_.extent[3], 8 * arithmetic_.lanes);
   grid_ = slid_.cut(std::min(kItems, most_boxes), most_units / in_units_);
   channel_ = odd_lines(slid_.buffer_units());
-  choose_tile();
-
-  const int64_t panel_bytes = steps() * most_rows_ * unit();
-  int64_t part_panels = std::clamp<int64_t>(kPackedBytes / panel_bytes, 1, panels_);
-  // Every part copies the pixels again.
-  constexpr int64_t kLeastRows = 64;
-  const int64_t wanted = std::min(ceil_div(kItems, grid_.boxes() * groups),
-                                  std::max<int64_t>(1, out_channels_ / kLeastRows));
-  part_panels =
-      ceil_div(panels_, std::max(ceil_div(panels_, part_panels), std::min(wanted, panels_)));
-  for (int64_t group = 0; group < groups; ++group)
-    for (int64_t panel = 0; panel < panels_; panel += part_panels)
-      parts_.push_back({group, panel, std::min(part_panels, panels_ - panel)});
-  part_units_ = part_panels * most_rows_ * steps();
-  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (part_units_ * unit()), 1,
-                                        static_cast<int64_t>(parts_.size()));
+  vectors_ = choose_tile();
+  const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors_]);
+  panels_ = Panels(problem_, out_channels_, panels, steps(), grid_.boxes(), kItems);
 }
 
 // The tile with which a box's row takes the fewest cycles: as many as products, or as its loads, of
 // which those of pixels mostly lie on two lines.
-void SlidPixelsPlan::choose_tile() {
+int SlidPixelsPlan::choose_tile() const {
   const int64_t row = ceil_div(grid_.size[3], arithmetic_.lanes);
   double least = 0;
+  int best = 1;
   for (int vectors = 1; vectors <= kMaxVectors; ++vectors) {
     const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors]);
     const int64_t tiles = ceil_div(row, vectors);
@@ -140,17 +117,15 @@ void SlidPixelsPlan::choose_tile() {
         static_cast<double>(panels * tiles) * std::max(rows * width, rows + 2 * width);
     if (vectors > 1 && cycles > least) continue;
     least = cycles;
-    vectors_ = vectors;
-    panels_ = panels;
+    best = vectors;
   }
-  most_rows_ = ceil_div(out_channels_, panels_);
+  return best;
 }
 
 // The bias is a step of its own, the first, times one: tiles start with one sum a lane, not a row.
 void SlidPixelsPlan::make_runs() {
-  for (const int64_t rows : {out_channels_ / panels_, most_rows_}) {
+  panels_.for_each_size([&](int64_t rows) {
     FoldedRuns& runs = runs_[rows];
-    runs = FoldedRuns();
     int64_t a = 0;
     if (problem_.bias) {
       runs.add({0, in_units_ * channel_, 1}, 0, 0);
@@ -164,22 +139,22 @@ void SlidPixelsPlan::make_runs() {
         }
     });
     bytes += runs.bytes();
-  }
+  });
 }
 
 // [step][row]; steps are channels of a tap.
-void SlidPixelsPlan::pack_weights(const Operands& operands, const Part& part, int64_t panel,
+void SlidPixelsPlan::pack_weights(const Operands& operands, int64_t group, int64_t panel,
                                   char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+  const int64_t row = panels_.first_row(panel), rows = panels_.rows(panel);
   if (operands.bias) {
     const char* const bias =
-        static_cast<const char*>(operands.bias) + (part.group * out_channels_ + row) * bytes;
+        static_cast<const char*>(operands.bias) + (group * out_channels_ + row) * bytes;
     pack_channel_rows(arithmetic_, problem_.dtype, {bias, 0, 1, packed, rows, 1, 1, rows});
     packed += rows * unit();
   }
-  const char* const w = static_cast<const char*>(operands.data.w) +
-                        (part.group * problem_.w.group + row * w_out_) * bytes;
+  const char* const w =
+      static_cast<const char*>(operands.data.w) + (group * problem_.w.group + row * w_out_) * bytes;
   const PerAxis<Sliding>& s = slid_.sliding();
   const auto tap = [&](int a, int64_t t) {
     return (slid_.reversed() ? s[a].taps - 1 - t : t) * problem_.w.axes[a - 1];
@@ -199,8 +174,8 @@ void SlidPixelsPlan::pack_weights(const Operands& operands, const Part& part, in
   });
 }
 
-void SlidPixelsPlan::run_box(const Operands& operands, const Part& part, const BoxRange& box,
-                             const char* packed) const {
+void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,
+                             const BoxRange& box, const char* packed) const {
   char* const buffer = local_scratch<char>(local_bytes());
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
   std::memset(buffer, 0, in_units_ * channel_ * unit());
@@ -244,7 +219,7 @@ void SlidPixelsPlan::run_box(const Operands& operands, const Part& part, const B
   };
   const char* a = packed;
   for (int64_t panel = part.first_panel; panel < part.first_panel + part.panels; ++panel) {
-    const int64_t row = first_row(panel), rows = first_row(panel + 1) - row;
+    const int64_t row = panels_.first_row(panel), rows = panels_.rows(panel);
     call.a = a;
     call.set_steps(rows, channel_, unit());
     call.b_ahead = vectors_ * lanes * unit();  // the next tile's
@@ -261,23 +236,14 @@ void SlidPixelsPlan::run_box(const Operands& operands, const Part& part, const B
 }
 
 void SlidPixelsPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
-  char* const packed = shared_scratch<char>(parts_per_pass_ * part_units_ * unit());
-  for (int64_t first = 0; first < parts; first += parts_per_pass_) {
-    const int64_t count = std::min(parts_per_pass_, parts - first);
-    const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
-    const int64_t most_panels = parts_.front().panels;
-    parallel_for(problem_.threads, count * most_panels, [&](int64_t i) {
-      const Part& part = parts_[first + i / most_panels];
-      const int64_t panel = part.first_panel + i % most_panels;
-      if (i % most_panels >= part.panels) return;
-      const int64_t rows = first_row(panel) - first_row(part.first_panel);
-      pack_weights(operands, part, panel, weights_of(i / most_panels) + rows * steps() * unit());
-    });
-    parallel_for(problem_.threads, count * boxes, [&](int64_t i) {
-      run_box(operands, parts_[first + i / boxes], grid_.box(i % boxes), weights_of(i / boxes));
-    });
-  }
+  panels_.compute(
+      problem_.threads, grid_.boxes(),
+      [&](const Panels::Part& part, int64_t panel, char* packed) {
+        pack_weights(operands, part.group, panel, packed);
+      },
+      [&](const Panels::Part& part, int64_t box, const char* packed) {
+        run_box(operands, part, grid_.box(box), packed);
+      });
 }
 
 }  // namespace
