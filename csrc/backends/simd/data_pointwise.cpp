@@ -39,8 +39,7 @@ class PointwisePlan : public Plan {
   const int64_t in_channels_, out_channels_;
   const int64_t w_in_, w_out_;  // strides of the weights
   const int vectors_;           // of a tile
-  // Of a sum. Tiles start with one sum a lane, not a row: the bias is a step of its own, the first,
-  // times one.
+  // Of a sum, the bias the first.
   const int64_t steps_;
   Packing packing_;
   BoxGrid grid_;
@@ -115,17 +114,8 @@ void PointwisePlan::pack_pixels(const char* in, int64_t pixels, char* buffer) co
   const auto pack = [&](int64_t first, int64_t count, int64_t columns, int64_t padded) {
     char* to = buffer + first * steps_ * unit();
     if (problem_.bias) {
-      const auto fill = [&](auto one) {
-        for (int64_t block = 0; block < count; ++block)
-          std::fill_n(reinterpret_cast<decltype(one)*>(to + block * padded * steps_ * unit()),
-                      padded, one);
-      };
-      if (arithmetic_.pairs)
-        fill(uint32_t{0x3f80});  // 1 and 0
-      else if (problem_.dtype == Dtype::f64)
-        fill(1.0);
-      else
-        fill(1.0f);
+      for (int64_t block = 0; block < count; ++block)
+        fill_with_ones(arithmetic_, problem_.dtype, to + block * padded * steps_ * unit(), padded);
       to += padded * unit();
     }
     const Copy copy{in + first * bytes,

@@ -122,7 +122,7 @@ int SlidPixelsPlan::choose_tile() const {
   return best;
 }
 
-// The bias is a step of its own, the first, times one: tiles start with one sum a lane, not a row.
+// The bias is the first step.
 void SlidPixelsPlan::make_runs() {
   panels_.for_each_size([&](int64_t rows) {
     FoldedRuns& runs = runs_[rows];
@@ -184,18 +184,8 @@ void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,
     slid_.copy(operands.data[fprop_ ? Role::x : Role::y], part.group * in_channels_ + first, box,
                buffer + first / channels * channel_ * unit(),
                first + channels <= in_channels_ ? Halves::both : Halves::first);
-  if (operands.bias) {
-    const auto fill = [&](auto one) {
-      std::fill_n(reinterpret_cast<decltype(one)*>(buffer + in_units_ * channel_ * unit()),
-                  channel_, one);
-    };
-    if (arithmetic_.pairs)
-      fill(uint32_t{0x3f80});  // 1 and 0
-    else if (problem_.dtype == Dtype::f64)
-      fill(1.0);
-    else
-      fill(1.0f);
-  }
+  if (operands.bias)
+    fill_with_ones(arithmetic_, problem_.dtype, buffer + in_units_ * channel_ * unit(), channel_);
 
   char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
                     part.group * out_channels_ * out_.channel * bytes;

@@ -4,6 +4,16 @@
 
 namespace convtbw::simd {
 
+void fill_with_ones(const Arithmetic& arithmetic, Dtype dtype, void* to, int64_t count) {
+  const auto fill = [&](auto one) { std::fill_n(static_cast<decltype(one)*>(to), count, one); };
+  if (arithmetic.pairs)
+    fill(uint32_t{0x3f80});  // 1 and 0
+  else if (dtype == Dtype::f64)
+    fill(1.0);
+  else
+    fill(1.0f);
+}
+
 Panels::Panels(const Problem& problem, int64_t channels, int64_t panels, int64_t steps,
                int64_t boxes, int64_t least_items)
     : channels_(channels),

@@ -6,11 +6,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "backends/simd/kernels.h"
 #include "core/parallel.h"
 #include "core/problem.h"
 #include "core/scratch.h"
 
 namespace convtbw::simd {
+
+// What a bias is multiplied by, which is a step of its own: tiles start with one sum a lane, not a
+// row.
+void fill_with_ones(const Arithmetic& arithmetic, Dtype dtype, void* to, int64_t count);
 
 class Panels {
  public:
