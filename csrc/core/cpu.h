@@ -24,4 +24,13 @@ inline bool is_zen_3_or_4() {
 #endif
 }
 
+inline bool has_bfloat16_products() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace convtbw

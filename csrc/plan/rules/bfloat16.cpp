@@ -1,0 +1,43 @@
+// Dense problems in bfloat16.
+#include <algorithm>
+
+#include "core/cpu.h"
+#include "plan/rules/problem_kinds.h"
+#include "plan/rules/rules.h"
+
+namespace convtbw {
+
+// Dense problems in bfloat16 on CPUs with its dot products, channels last. Times of simd over
+// oneDNN, AVX-512 kernels of both, two threads of Zen 5, 1100 random layers of 1-D to 3-D (channels
+// first, 1500 of them: wgrad 0.6 in the mean, fprop 0.75, dgrad 0.65, and 1.05 and more in 4, 17
+// and 10 % of the layers, without a pattern):
+// - one tap: fprop 1.1 to 3.8, wgrad with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to
+//   1.2;
+// - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
+//   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0;
+// - dgrad from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and more, up to
+//   6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all others 0.75;
+// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7.
+bool suits_bfloat16_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))
+    return false;
+  // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
+  // as long with 230; from 3 channels 0.75.
+  constexpr int64_t kSmallSliceFlops = 50'000'000;
+  if (p.slices > 1 && g.x_channels > 3 && flops(p) / p.slices < kSmallSliceFlops) return false;
+  const int64_t taps = g.taps();
+  const int64_t pixels = pixels_of_y(g);
+  const bool strides = !unit_strides(g);
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
+  if (p.wanted == Role::y)
+    return taps == 1 || (g.y_channels >= 4 && ((many_pixels && g.x_channels < 48) ||
+                                               (some_pixels && g.y_channels % 16 == 0)));
+  if (p.wanted == Role::x)
+    return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
+                                 (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
+  return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
+}
+
+}  // namespace convtbw

@@ -1,0 +1,269 @@
+// Dense problems in float32.
+#include <algorithm>
+
+#include "core/cpu.h"
+#include "core/winograd.h"
+#include "plan/rules/problem_kinds.h"
+#include "plan/rules/rules.h"
+
+namespace convtbw {
+
+namespace {
+
+// fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
+// of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15; Zen 4, lanes
+// of pixels mostly, 0.65 to 1.07); k16 s8 1.0 to 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55
+// to 1.0 with fewer; one tap 0.6 to 1.0; windows wider than 7 0.4 to 0.95. AVX-512 kernels of both:
+// k3 and k4 1.0 to 1.2 with 48 channels and more, all else 0.55 to 1.0.
+bool suits_sequence_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis& axis = g.axes.back();
+  if (p.wanted != Role::y || has_channels_last(p) || axis.k == 1) return false;
+  const int64_t channels = std::min(g.x_channels, g.y_channels);
+  const bool narrow = (axis.k - 1) * axis.dilation <= 6;
+  if (avx512) return narrow && axis.k <= 4 && channels >= 48;
+  if (narrow) return !is_zen_3_or_4() && g.y_channels >= 48;
+  return channels >= 256 && axis.dilation == 1;
+}
+
+// Dense problems in 3-D in float32 that are none for Winograd's filtering. Times of simd over
+// oneDNN, AVX-512 kernels of both (AVX2 kernels 0.95 to 1.05, wgrad 0.3 to 0.8), two threads of
+// Zen 4, 210 random layers of 8 to 128 channels:
+// - fprop with strides, channels last, 1.08 to 1.44, once 0.93; channels first 0.7 to 1.2;
+// - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
+//   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
+// - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
+//   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1.
+// One thread: from 32 channels on up to k3 1.05 to 1.25 (one tap, channels first, 0.8; k7 0.5 to
+// 0.65). On Ice Lake fprop and dgrad of 4 to 16 channels on both sides 1.05 to 1.3, and fprop of
+// windows that do not overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
+bool suits_volume_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  if (!avx512) return false;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const auto up_to = [&](int64_t k) {
+    return std::ranges::all_of(g.axes, [&](const Axis& axis) { return axis.k <= k; });
+  };
+  if (is_intel()) {
+    if (p.wanted == Role::w) return false;
+    if (strides)
+      return p.wanted == Role::y && channels_last && apart(g) && few >= 4 && more > 16 &&
+             g.x_channels <= 64;
+    return (few >= 4 && more <= 16) || (few >= 32 && (channels_last || !one_tap(g)) && up_to(3));
+  }
+  if (strides) {
+    if (few < 8 || !unit_dilations(g)) return false;
+    if (p.wanted == Role::y) return channels_last;
+    if (p.wanted == Role::x || !up_to(4)) return false;
+    return channels_last ? up_to(2) || !up_to(3) : few == 16 && !up_to(3);
+  }
+  if (few < 16 || !up_to(5)) return false;
+  if (one_tap(g)) return channels_last && (p.wanted == Role::w || few >= 32);
+  return p.wanted != Role::w || (!up_to(4) && unit_dilations(g));
+}
+
+// The functions up to suits_image_kernels are about problems in 2-D that oneDNN's kernels take in
+// place or nearly so, and that are as simple as its best kernels need. Times of simd over oneDNN,
+// AVX2 kernels of both on Zen 4, two threads, where nothing else is said.
+
+// One tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05 to
+// 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels 0.7 to
+// 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x 0.8
+// to 1.3 (AVX2 kernels 0.75 to 1.2).
+bool few_beside(const Problem& p, int64_t few, int64_t more) {
+  return has_channels_last(p) && one_tap(p.geometry) && few <= 24 && few <= more;
+}
+
+// fprop:
+// - kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
+//   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
+//   strides 0.3 to 0.9); AVX2 kernels of both, two threads, channels first, 150 random layers, of
+//   one image 0.8 to 1.5, mostly 1.02 to 1.2, of more 0.6 to 1.06; 0.8 to 0.95 with one tap,
+//   channels first, 0.8 to 0.9 for larger kernels;
+// - where windows do not overlap, k2 to k7, channels first 0.5 to 0.95 with 64 channels of x, with
+//   256 AVX-512 kernels 1.05 to 1.1, AVX2 kernels 0.6 to 1.0, once 1.2; channels last, Zen 5, into
+//   up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2 to 2.5), 64 and more 0.95 to 1.08 (AVX-512
+//   kernels 1.13 to 1.2);
+// - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
+//   1.5 from 5 channels on;
+// - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
+//   of 16 0.6 to 1.04.
+bool suits_fprop_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const bool channels_last = has_channels_last(p);
+  if (channels_last && apart(g) && !one_tap(g))
+    return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
+  if (!avx512 && channels_last && !one_tap(g) && g.axes[2].y <= 8) return false;
+  const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
+  if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
+  if (few_beside(p, g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
+  if (one_tap(g)) return channels_last;
+  const int64_t channels = std::min(g.x_channels, g.y_channels);
+  if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
+  if (!channels_last && !avx512 && (g.batch > 1 || apart(g))) return false;
+  return g.axes[1].k <= 5 && g.axes[2].k <= 5 && !(apart(g) && g.x_channels < 256);
+}
+
+// dgrad:
+// - stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 11x11, Zen 5,
+//   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
+//   1.03 to 3.4);
+// - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
+//   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
+//   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
+//   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
+//   to 1.85;
+// - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
+//   to 1.04, of more 0.95 to 1.2.
+bool suits_dgrad_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const int64_t few = std::min(g.x_channels, g.y_channels);
+  if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
+  if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
+  if (!avx512 && !one_tap(g) && columns.y <= 8 && g.batch * rows.y * columns.y <= 256) return false;
+  if (!has_channels_last(p)) {
+    if (!avx512 || one_tap(g)) return false;
+    if (!is_zen_3_or_4()) return few >= 256;
+    if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
+    return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
+  }
+  return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
+}
+
+// wgrad:
+// - one tap, channels last: 1.3 (more taps 0.3 to 0.8);
+// - 4 to 8 channels on both sides, channels last, k3 to k5, Zen 5: up to 80x80 1.05 to 2.7, 128x128
+//   0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2.
+bool suits_wgrad_kernels(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (!has_channels_last(p)) return false;
+  if (one_tap(g))
+    return !few_beside(p, g.y_channels, g.x_channels) &&
+           (avx512 || !few_beside(p, g.x_channels, g.y_channels));
+  return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
+         rows.dilation == 1 && columns.dilation == 1;
+}
+
+// One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
+// Times of simd over oneDNN, two threads of Zen 4, 440 random layers of 16 to 1024 channels:
+// - fprop and dgrad from 24 MB on, AVX2 kernels of both, 0.75 to 1.0 (from 128 channels into 16
+//   and 24 0.53), up to 64 channels 1.03 to 1.35; AVX-512 kernels of both 0.65 to 1.06, fprop into
+//   fewer 1.0, with up to 31 channels on a side 0.8 to 1.2; of 12 to 24 MB 0.8 to 1.3, mostly 1.1
+//   to 1.3 (AVX-512 kernels 1.0 to 1.2);
+// - wgrad from 12 MB on, means: AVX2 kernels of both, images up to 28x28 or into 1024 channels
+//   0.83, others 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15); AVX-512 kernels of both,
+//   into as many or more 0.73 to 0.96, into fewer 1.0 to 1.15.
+bool one_tap_far_away(const Problem& p, bool avx512) {
+  constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
+  const Geometry& g = p.geometry;
+  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
+      data_bytes_of_both(p) < (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
+    return false;
+  const bool into_fewer = g.y_channels < g.x_channels;
+  if (p.wanted == Role::w)
+    return avx512 ? !into_fewer : g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  if (avx512) return few >= 32 && (p.wanted == Role::x || !into_fewer);
+  return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
+}
+
+bool suits_image_kernels(const Problem& p, bool avx512) {
+  if (one_tap_far_away(p, avx512)) return false;
+  switch (p.wanted) {
+    case Role::y:
+      return suits_fprop_kernels(p, avx512);
+    case Role::x:
+      return suits_dgrad_kernels(p, avx512);
+    default:
+      return suits_wgrad_kernels(p, avx512);
+  }
+}
+
+// One tap with strides in 1-D and 2-D in float32. Times of simd over oneDNN, AVX2 and AVX-512
+// kernels of both, two threads of Zen 5: fprop in 1-D 1.0 to 2.2; in 2-D, channels last, 0.95
+// to 1.4, channels first, from up to 160 channels into no more, 1.05 to 1.4 (into more, or from
+// more, 0.6 to 1.05); dgrad in 1-D, channels last, into no more channels, 1.03 to 1.8; all else 0.3
+// to 1.1 (fprop in 3-D 0.4 to 1.2).
+bool suits_strided_tap_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const bool channels_last = has_channels_last(p);
+  if (p.wanted == Role::x) return g.rank == 1 && channels_last && g.x_channels <= g.y_channels;
+  return p.wanted == Role::y &&
+         (g.rank == 1 || channels_last || (g.x_channels <= 160 && g.y_channels <= g.x_channels));
+}
+
+// Problems for Winograd's filtering whose transformed weights, four times the weights for windows
+// with two taps, outweigh the pixels. Times of simd over oneDNN, AVX-512 kernels of both, two
+// threads of Zen 5, fprop of 4x4 with stride 2, channels last, 256 and more on both sides: into 8x8
+// and 16x16, up to 2048 pixels, 1.04 to 1.14; 8192 pixels, 32x32 or 128 channels 0.75 to 1.0. On
+// Ice Lake 1.19, AVX2 kernels of both 1.14.
+bool outweighs_winograd(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  return (avx512 || is_intel()) && p.wanted == Role::y && g.rank == 2 && has_channels_last(p) &&
+         rows.k == 4 && columns.k == 4 && std::min(g.x_channels, g.y_channels) >= 256 &&
+         columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
+}
+
+// 3x3 windows for Winograd's filtering of so few channels that transforms outweigh the products.
+// Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, fprop and dgrad of 28x28
+// to 200x200, channels last: 8 on both sides 1.13 to 1.4; 16 up to 56x56 0.93 to 0.98, 112x112 1.0,
+// 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99. AVX-512 kernels of both: into 16 and 32
+// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05.
+bool transforms_outweigh(const Problem& p, bool avx512) {
+  constexpr int64_t kLongRow = 160, kFewPixels = 1600;
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  if (p.wanted == Role::w || g.rank != 2 || !has_channels_last(p) || rows.k != 3 ||
+      columns.k != 3 || !unit_strides(g) || !unit_dilations(g))
+    return false;
+  if (avx512)
+    return (p.wanted == Role::y ? g.y_channels : g.x_channels) <= 32 &&
+           g.batch * rows.y * columns.y <= kFewPixels;
+  return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
+}
+
+// On Intel's CPUs with AVX-512 instead of what is said of 1-D above. Times of simd over oneDNN, two
+// threads of Ice Lake: channels last, one tap 1.15 to 1.4; k3 to k5 with stride 1 1.0 to 1.3, with
+// strides fprop from or into up to 32 channels 1.25 to 1.4, more 0.9 to 1.05; larger kernels 0.6
+// to 1.05; channels first 0.65 to 1.1.
+bool suits_sequence_kernels_of_intel(const Problem& p) {
+  const Geometry& g = p.geometry;
+  const Axis& axis = g.axes.back();
+  if (!has_channels_last(p)) return false;
+  if (axis.k == 1 || p.wanted == Role::w) return axis.k == 1 && axis.stride == 1;
+  if (axis.stride == 1) return axis.k <= 5;
+  return axis.k <= 5 && p.wanted == Role::y && std::min(g.x_channels, g.y_channels) <= 32;
+}
+
+}  // namespace
+
+// What transforms outweigh on Intel's CPUs with AVX-512, of any windows and with wgrad.
+// Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
+// to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
+bool outweighs_few_channels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.dtype == Dtype::f32 && is_intel() && g.groups == 1 && g.rank == 2 &&
+         has_channels_last(p) && suits_winograd(p) &&
+         std::min(g.x_channels, g.y_channels) <= (p.wanted == Role::w ? 16 : 32);
+}
+
+bool suits_dense_kernels(const Problem& p, bool avx512) {
+  const bool intel = avx512 && is_intel();
+  if (suits_winograd(p)) return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512);
+  if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
+  if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
+    return suits_strided_tap_kernels(p);
+  if (p.geometry.rank == 1 && intel) return suits_sequence_kernels_of_intel(p);
+  // One tap of channels last is the same in 1-D and 2-D: 0.9 to 1.3 up to 12 MB, 0.8 to 1.05 beyond
+  // (40 random layers, two threads of Zen 4).
+  const bool image = p.geometry.rank == 1 && one_tap(p.geometry) && has_channels_last(p);
+  if (p.geometry.rank == 2 || image) return suits_image_kernels(p, avx512);
+  return p.geometry.rank == 1 ? suits_sequence_kernels(p, avx512) : suits_volume_kernels(p, avx512);
+}
+
+}  // namespace convtbw

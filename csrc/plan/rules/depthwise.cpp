@@ -1,0 +1,83 @@
+// Depthwise problems.
+#include <algorithm>
+
+#include "core/cpu.h"
+#include "plan/rules/problem_kinds.h"
+#include "plan/rules/rules.h"
+
+namespace convtbw {
+
+namespace {
+
+// 2-D depthwise problems of which oneDNN has kernels of their own: with dilations simd takes 0.03
+// to 0.4 times as long, 0.3 to 0.6 where one tensor has its channels first and the other last.
+bool has_depthwise_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return g.rank == 2 && g.groups > 1 && g.x_channels == 1 && g.y_channels == 1 &&
+         unit_dilations(g) && (p.x.channel == 1) == (p.y.channel == 1);
+}
+
+}  // namespace
+
+// 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
+// two threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
+// - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
+//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3;
+//   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
+//   to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
+// - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
+//   or from 56x56 on 1.05 to 1.3, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5
+//   and k7 0.35 to 1.1, 0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75
+//   to 2.8;
+// - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
+//   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
+// - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
+//   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
+//   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
+// Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
+// 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
+// 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
+// 0.9. With AVX2 since runs of taps keep their sums in registers (lanes.h): 21 channels, fprop 0.66
+// to 0.95, dgrad 0.76 to 0.92.
+bool suits_depthwise_kernels(const Problem& p, bool avx512) {
+  if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
+  const bool far = is_zen_3_or_4() && data_bytes_of_both(p) > 8 << 20;
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const int64_t taps = rows.k * columns.k;
+  const bool small = columns.y <= 16, strides = !unit_strides(g);
+  const bool few_groups = g.groups < 32;
+  if (p.x.channel != 1)
+    return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
+           (avx512 ? taps >= 16 : taps >= 25 && !strides);
+  if (p.wanted == Role::w)
+    return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
+  if (few_groups && !avx512) return false;
+  if (p.wanted == Role::x) {
+    if (few_groups) return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
+    if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
+    if (data_bytes(p, Role::y) > 12 << 20) return false;
+    return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
+  }
+  if (avx512 && small && !few_groups) return strides || taps > 9;
+  const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
+  const bool overlapping = by_half(rows) && by_half(columns) && columns.stride > 2;
+  return strides && !far && (few_groups ? !overlapping : taps <= 16);
+}
+
+// 2-D depthwise problems in bfloat16 on CPUs with its dot products, channels last. Times of simd
+// over oneDNN, two threads of Zen 4, 24 to 960 channels of 7x7 to 112x112: fprop of 3x3 0.65
+// to 1.1, of 14x14 1.0 to 1.3, with strides 0.8 to 1.3; dgrad of 3x3 0.55 to 1.15, of 14x14 1.1;
+// 5x5 and 7x7 0.5 to 1.0; dgrad with strides has no kernel; wgrad of 3x3 0.2 to 1.1. Channels first
+// 0.3 to 0.95.
+bool suits_bfloat16_depthwise_kernels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||
+      g.groups < 32 || p.x.channel != 1)
+    return false;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  if (rows.k > 3 || columns.k > 3 || p.wanted == Role::w) return false;
+  return unit_strides(g) ? columns.y <= 16 : p.wanted == Role::y;
+}
+
+}  // namespace convtbw

@@ -1,0 +1,110 @@
+// Groups of several channels in float32.
+#include <algorithm>
+
+#include "core/cpu.h"
+#include "core/winograd.h"
+#include "plan/rules/problem_kinds.h"
+#include "plan/rules/rules.h"
+
+namespace convtbw {
+
+namespace {
+
+// Groups of at least four channels on both sides on Intel's CPUs, channels last, without dilations,
+// up to five taps an axis (1-D with 41: 0.1 to 0.9; 3-D: 0.2 to 2.7, without a pattern). Times of
+// simd over oneDNN, two threads of Ice Lake, 160 random layers, 2-D, of 2 to 32 groups of 4 to 96
+// channels, and some in 1-D alike, AVX-512 kernels of both:
+// - one tap, fprop and dgrad 1.0 to 4.1;
+// - fprop and dgrad into 7 to 16 channels, less than a vector or one, 0.8 to 3.6, mostly 1.2 to
+//   1.9; into up to 6 with strides, or 24 in all groups, 1.6 to 3.6, others 0.7 to 1.2; into more
+//   0.5 to 1.1, but fprop with strides into a multiple of 16 mostly 1.15 to 1.5;
+// - wgrad of 7 to 12, and without strides up to 16 on both sides, 0.8 to 3.6, mostly 1.0 to 1.7; of
+//   up to 6, 24 in all groups, 1.6 to 3.6; one tap of up to 15 1.5 to 3.1; others 0.5 to 1.3.
+// AVX2 kernels of both:
+// - one tap 1.0 to 3.2, dgrad with strides into 16 and more 0.5 to 0.9;
+// - fprop into up to 12 channels from 7 and more 0.8 to 2.3, from fewer 0.3 to 0.5;
+// - dgrad into 5 to 12 channels 0.7 to 2.4, with strides into 7 and 8 from up to 8 1.6 to 2.1,
+//   others 0.2 to 1.1; fprop and dgrad into more 0.4 to 1.3;
+// - wgrad of 7 and 8 0.8 to 1.9, of up to 6 with strides 1.3 to 1.9, one tap of up to 12 0.8 to
+//   3.0; of others 0.3 to 1.4.
+bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const bool wide = std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.k > 5; });
+  if (g.rank == 3 || few < 4 || wide || !unit_dilations(g) || !has_channels_last(p)) return false;
+  const bool strides = !unit_strides(g), one = one_tap(g), fprop = p.wanted == Role::y;
+  constexpr int64_t kFewLanes = 24;
+  if (p.wanted == Role::w) {
+    if (one) return few <= (avx512 ? 15 : 12);
+    if (!avx512) return few <= 8 && (few >= 7 || strides);
+    return few < 7 ? g.groups * few <= kFewLanes : few <= 12 || (more <= 16 && !strides);
+  }
+  const auto [from, into] =
+      fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
+  if (one) return avx512 || fprop || !strides || into <= 12;
+  if (avx512) {
+    if (into < 7) return strides || g.groups * into <= kFewLanes;
+    return into <= 16 || (fprop && strides && into % 16 == 0);
+  }
+  if (fprop) return from >= 7 && into <= 12;
+  if (strides) return into >= 7 && std::max(from, into) <= 8;
+  return into >= 5 && into <= 12;
+}
+
+// Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
+// filtering, without dilations if nothing is said. Times of simd over oneDNN, two threads of Zen 4,
+// 1000 random layers of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those
+// not named, 0.1 to 1.2:
+// - AVX-512 kernels of both, 8 channels: fprop and dgrad, channels last, 1.45 to 4.6; channels
+//   first, whose lanes are pixels of a row, with and without dilations (120 more layers), 0.94 to
+//   1.37, in 3-D up to 2.4, fprop with strides 0.9 to 1.95, but rows of 100 and more 0.7 to 0.94
+//   and 1-D 0.4; dgrad with strides up to 12 MB 0.93 to 2.5 (more 0.7); wgrad, channels last, 1.2
+//   to 2.2, of 9 taps and more with stride 1, in 1-D and 2-D, 0.66 to 1.0; channels first, of one
+//   image, 1.15 to 1.5, of more 0.5 to 1.5; 8 beside 16, channels last, dgrad and wgrad 1.4 to 2.0;
+// - channels last, 16 channels: dgrad 1.02 to 1.75; with strides wgrad and fprop up to 12 MB in 2-D
+//   and 3-D 0.9 to 1.5, of more and in 1-D 0.4 to 1.4; 12 channels, wgrad of k3 1.3 to 1.68, once
+//   0.84, else 0.7 to 1.2; 4 channels with strides, dgrad and wgrad 1.14 to 1.24; one tap of 8 and
+//   more 1.5 to 2.2;
+// - AVX2 kernels of both, 8 channels: dgrad 1.06 to 1.76, with strides in 1-D and 3-D 0.25 to 1.4;
+//   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
+//   in 1-D, channels last, 1.4 to 2.1.
+bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
+  const Geometry& g = p.geometry;
+  const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const int64_t taps = g.taps();
+  if (few < 4 || suits_winograd(p)) return false;
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const bool far = data_bytes_of_both(p) > kFarBytes;
+  const bool as_many = few == more;
+  const bool slides =
+      avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
+  if (slides) return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow;
+  if (!unit_dilations(g)) return false;
+  if (!avx512) {
+    if (few != 8 || !as_many) return false;
+    if (p.wanted == Role::x) return !strides || g.rank == 2;
+    return channels_last && (p.wanted == Role::y ? g.rank == 1 : g.rank == 2 && !far);
+  }
+  if (!channels_last) {
+    if (few != 8 || !as_many || far) return false;
+    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1);
+  }
+  if (few >= 8 && one_tap(g)) return true;
+  if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
+    return p.wanted != Role::w || strides || g.rank == 3 || taps < 9;
+  if (!as_many) return false;
+  if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
+  if (few == 16 && p.wanted == Role::x) return true;
+  return strides && (few == 4 ? p.wanted != Role::y : few == 16 && g.rank > 1 && !far);
+}
+
+}  // namespace
+
+bool suits_grouped_kernels(const Problem& p, bool avx512) {
+  if (p.dtype != Dtype::f32 || p.geometry.groups == 1) return false;
+  return is_intel() ? suits_grouped_kernels_of_intel(p, avx512)
+                    : suits_grouped_kernels_of_amd(p, avx512);
+}
+
+}  // namespace convtbw

@@ -1,0 +1,43 @@
+// What the rules ask of a problem.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace convtbw {
+
+// By the side that has several: one channel lies alike in both formats.
+inline bool has_channels_last(const Problem& p) {
+  return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
+}
+
+inline double data_bytes_of_both(const Problem& p) {
+  return data_bytes(p, Role::x) + data_bytes(p, Role::y);
+}
+
+inline bool one_tap(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
+}
+
+inline bool unit_strides(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
+}
+
+inline bool unit_dilations(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
+}
+
+inline int64_t pixels_of_y(const Geometry& g) {
+  int64_t pixels = g.batch;
+  for (const Axis& axis : g.axes) pixels *= axis.y;
+  return pixels;
+}
+
+// Windows do not overlap.
+inline bool apart(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
+}
+
+}  // namespace convtbw

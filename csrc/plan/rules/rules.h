@@ -1,0 +1,29 @@
+// Which problems oneDNN's kernels suit better than those of simd: rules with the measurements that
+// they rest on, a file for each kind of problem. `avx512` says which kernels simd would use.
+#pragma once
+
+#include "core/problem.h"
+
+namespace convtbw {
+
+// depthwise.cpp
+bool suits_depthwise_kernels(const Problem& p, bool avx512);
+bool suits_bfloat16_depthwise_kernels(const Problem& p);  // of AVX-512
+
+// groups.cpp
+bool suits_grouped_kernels(const Problem& p, bool avx512);
+
+// few_channels.cpp, of dense problems in float32
+bool has_few_channels(const Problem& p);
+bool suits_few_channels_kernels(const Problem& p, bool avx512);
+bool suits_narrow_kernels(const Problem& p, bool avx512);
+bool suits_apart_kernels(const Problem& p);
+
+// dense.cpp
+bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
+bool outweighs_few_channels(const Problem& p);            // with AVX-512
+
+// bfloat16.cpp
+bool suits_bfloat16_kernels(const Problem& p);  // of AVX-512
+
+}  // namespace convtbw
