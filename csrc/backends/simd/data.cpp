@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backends/simd/box_prefetch.h"
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
@@ -41,7 +42,7 @@ bool pairs_run_on(const Arithmetic& arithmetic, int64_t channels, const PhasedAx
   return running < apart;
 }
 
-class DataPlan : public Plan {
+class DataPlan : public DirectedPlan {
  public:
   DataPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -100,8 +101,6 @@ class DataPlan : public Plan {
     for (int a = 0; a < kBoxRank; ++a) taps[a] = {0, phase.axes[a]->sliding.taps};
     return taps;
   }
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
-  int64_t element() const { return element_bytes(problem_.dtype); }
   // Of the buffer: rows begin with whole units.
   int64_t row_elements(int64_t positions, const Chunk& chunk) const {
     return weights_.whole_units(positions * chunk.position);
@@ -111,18 +110,12 @@ class DataPlan : public Plan {
   // Bytes of what tiles write.
   int64_t written() const { return staged_ ? unit() : element(); }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  Tensor out_;
-  int64_t in_channels_, out_channels_;
   std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<PerAxis<bool>>
       edges_;  // by phase: the axes along which windows at the edge are apart
   std::vector<Chunk> chunks_;
-  const PerAxis<int64_t> in_extent_;
   const bool pairs_run_on_;
   const PackedTaps weights_;
   PerAxis<Strip> strips_;  // where the windows of a packed box are
@@ -138,18 +131,12 @@ class DataPlan : public Plan {
 };
 
 DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      fprop_(problem.wanted == Role::y),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
-      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
+    : DirectedPlan(problem, arithmetic),
       axes_(phased_axes(problem)),
-      in_extent_((fprop_ ? x_tensor(problem) : y_tensor(problem)).extent),
-      pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_extent_[3])),
+      pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_.extent[3])),
       weights_(problem, arithmetic, pairs_run_on_),
       packing_{&arithmetic,
-               fprop_ ? x_tensor(problem) : y_tensor(problem),
+               in_,
                {},
                arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none,
                pairs_run_on_},
@@ -192,7 +179,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
   part_units_ = weights_units_ * largest_part_lanes_;
   workspace_units_ =
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels in lanes, " +
+  kernel = std::string(contraction_name(problem.wanted)) + ", channels in lanes, " +
            (pairs_run_on_ ? "taps joined with channels, " : "") + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
@@ -330,7 +317,7 @@ void DataPlan::choose_edges() {
     for (int a = 1; a < kBoxRank - pairs_run_on_; ++a) {
       const Phase& axis = *phase.axes[a];
       int64_t absent = 0;
-      for_each_edge(axis.sliding, in_extent_[a], {axis.begin, axis.end},
+      for_each_edge(axis.sliding, in_.extent[a], {axis.begin, axis.end},
                     [&](const Range& windows, const Range& taps) {
                       absent += (windows.end - windows.begin) *
                                 (axis.sliding.taps - (taps.end - taps.begin));
@@ -361,7 +348,7 @@ void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f)
     const Range all{windows.begin[a], windows.begin[a] + windows.count[a]};
     const Sliding& sliding = phase.axes[a]->sliding;
     if (edges_[index][a])
-      for_each_edge(sliding, in_extent_[a], all, then);
+      for_each_edge(sliding, in_.extent[a], all, then);
     else
       then(all, Range{0, sliding.taps});
   };
@@ -482,13 +469,8 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
 
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
-  const auto in_of = [&](const BlockRange& of) {
-    return static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
-           of.group * in_channels_ * packing_.tensor.channel * bytes;
-  };
-  const char* const in = in_of(part);
-  char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                    (part.group * out_channels_ + part.lane) * out_.channel * bytes;
+  const char* const in = in_data(operands, part.group);
+  char* const out = out_data(operands, part.group) + part.lane * out_.channel * bytes;
   // c: where result position 0, lane part.lane would lie.
   char* c = out;
   if (staged_) {
@@ -524,8 +506,8 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
     pack_box(packing_, in, box, &panel, 1, buffer);
     const bool last = &chunk == &chunks_.back();
     const Chunk& then = last ? chunks_.front() : *(&chunk + 1);
-    BoxPrefetch prefetch(packing_, last ? in_of(next_part) : in, last ? next_box : box, then.first,
-                         then.channels, tiles);
+    BoxPrefetch prefetch(packing_, last ? in_data(operands, next_part.group) : in,
+                         last ? next_box : box, then.first, then.channels, tiles);
     BoxPrefetch results;
     if (far_ && last)
       results = BoxPrefetch(unpacking_, out, positions, 0,

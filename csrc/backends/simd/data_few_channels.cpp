@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/simd/box_prefetch.h"
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -20,7 +21,7 @@ namespace convtbw::simd {
 
 namespace {
 
-class FewChannelsPlan : public Plan {
+class FewChannelsPlan : public DirectedPlan {
  public:
   FewChannelsPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -69,7 +70,6 @@ class FewChannelsPlan : public Plan {
     return panels_of(group) * static_cast<int64_t>(group.parts.size()) *
            ceil_div(columns, vectors_of(group) * arithmetic_.lanes);
   }
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t whole_lines(int64_t units) const {
     // Rows that lie a large power of two apart would share few sets of the cache.
     const int64_t line = 64 / unit(), lines = ceil_div(units, line);
@@ -78,12 +78,7 @@ class FewChannelsPlan : public Plan {
   // Which positions of a joined row lie inside the operand.
   Range present(const BoxRange& box) const;
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const Tensor out_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t w_in_, w_out_;  // strides of the weights
-  const int64_t in_units_;      // channels summed over, or pairs of them
+  const int64_t in_units_;  // channels summed over, or pairs of them
   const PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<Group> groups_;
@@ -106,28 +101,16 @@ class FewChannelsPlan : public Plan {
 };
 
 FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      out_(problem.wanted == Role::y ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(problem.wanted == Role::y ? problem.geometry.x_channels
-                                             : problem.geometry.y_channels),
-      out_channels_(problem.wanted == Role::y ? problem.geometry.y_channels
-                                              : problem.geometry.x_channels),
-      w_in_(problem.wanted == Role::y ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(problem.wanted == Role::y ? problem.w.y_channel : problem.w.x_channel),
+    : DirectedPlan(problem, arithmetic),
       in_units_(arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_),
       axes_(phased_axes(problem)),
-      packing_{&arithmetic,
-               problem.wanted == Role::y ? x_tensor(problem) : y_tensor(problem),
-               {},
-               arithmetic.pairs ? Pairing::channels : Pairing::none} {
+      packing_{&arithmetic, in_, {}, arithmetic.pairs ? Pairing::channels : Pairing::none} {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
   phases_ = box_phases(axes_, packing_.strips);
   make_groups();
 
-  kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") + ", pixels in lanes, " +
-           arithmetic.name;
+  kernel = std::string(contraction_name(problem.wanted)) + ", pixels in lanes, " + arithmetic.name;
   workspace = (problem.geometry.groups * group_units_ +
                problem.threads * (buffer_units_ + sums_units_ + stage_units_)) *
               unit();
@@ -343,11 +326,8 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   char* const sums = buffer + buffer_units_ * unit();
   char* const stage = sums + sums_units_ * unit();
   char* const starts = stage + out_channels_ * stage_pitch_ * unit();  // one a channel
-  const bool fprop = problem_.wanted == Role::y;
-  const char* const in = static_cast<const char*>(fprop ? operands.data.x : operands.data.y) +
-                         group_index * in_channels_ * packing_.tensor.channel * bytes;
-  char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                    group_index * out_channels_ * out_.channel * bytes;
+  const char* const in = in_data(operands, group_index);
+  char* const out = out_data(operands, group_index);
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
 
   // The first position that is present is aligned; those outside of the operand have no sums but

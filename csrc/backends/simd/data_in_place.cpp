@@ -3,7 +3,7 @@
 // Channels last, rows are pixels and lanes channels of the result.
 #include <algorithm>
 
-#include "backends/simd/box.h"
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/pixel_pieces.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSteps = 8;  // of a sum, at a time
 
-class InPlaceDataPlan : public Plan {
+class InPlaceDataPlan : public DirectedPlan {
  public:
   InPlaceDataPlan(const Problem& problem, const Arithmetic& arithmetic,
                   const InPlaceKernels& kernels, Lanes lanes);
@@ -28,21 +28,14 @@ class InPlaceDataPlan : public Plan {
   void multiply_pixels(InPlaceProduct call, char* wide) const;
 
   Dtype unit_dtype() const { return problem_.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-  int64_t unit() const { return element_bytes(unit_dtype()); }
-  int64_t element() const { return element_bytes(problem_.dtype); }
   // Of a group, packed: [step][row], behind its bias if there is one.
   int64_t weights_units() const { return (in_channels_ + problem_.bias) * out_channels_; }
   void multiply(Dtype b, Dtype c, const InPlaceProduct& call) const {
     kernels_.product[static_cast<int>(b)][static_cast<int>(c)](call);
   }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
   const InPlaceKernels& kernels_;
-  const bool fprop_, pixels_in_lanes_;
-  const Tensor in_, out_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t w_in_, w_out_;  // strides of the weights
+  const bool pixels_in_lanes_;
   PixelPieces pieces_;
   int64_t sums_row_, local_units_;
 };
@@ -50,17 +43,9 @@ class InPlaceDataPlan : public Plan {
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 InPlaceDataPlan::InPlaceDataPlan(const Problem& problem, const Arithmetic& arithmetic,
                                  const InPlaceKernels& kernels, Lanes lanes)
-    : problem_(problem),
-      arithmetic_(arithmetic),
+    : DirectedPlan(problem, arithmetic),
       kernels_(kernels),
-      fprop_(problem.wanted == Role::y),
-      pixels_in_lanes_(lanes == Lanes::pixels),
-      in_(fprop_ ? x_tensor(problem) : y_tensor(problem)),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
-      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
-      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel) {
+      pixels_in_lanes_(lanes == Lanes::pixels) {
   constexpr int64_t kPixels = 1024;
   pieces_ =
       PixelPieces::of_at_most(kPixels, out_.extent[3], pixels_in_lanes_ ? arithmetic.lanes : 1);
@@ -70,7 +55,7 @@ InPlaceDataPlan::InPlaceDataPlan(const Problem& problem, const Arithmetic& arith
     local_units_ = in_channels_ > kSteps ? out_channels_ * sums_row_ : 0;
   else
     local_units_ = unit_dtype() != problem.dtype ? most * in_channels_ : 0;
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", in place, " +
+  kernel = std::string(contraction_name(problem.wanted)) + ", in place, " +
            (pixels_in_lanes_ ? "pixels" : "channels") + " in lanes, " + arithmetic.name;
   workspace = (problem.geometry.groups * weights_units() + problem.threads * local_units_) * unit();
   bytes = sizeof(InPlaceDataPlan);
@@ -122,18 +107,15 @@ void InPlaceDataPlan::multiply_pixels(InPlaceProduct call, char* wide) const {
 
 void InPlaceDataPlan::run_piece(const Operands& operands, int64_t group, const PixelPiece& piece,
                                 const char* weights) const {
-  const auto at = [&](const Tensor& tensor, int64_t channels) {
-    return (group * channels * tensor.channel + piece.image * tensor.stride[0] +
-            piece.begin * tensor.stride[3]) *
-           element();
+  const auto at = [&](const Tensor& tensor) {
+    return (piece.image * tensor.stride[0] + piece.begin * tensor.stride[3]) * element();
   };
-  const char* const in =
-      static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) + at(in_, in_channels_);
+  const char* const in = in_data(operands, group) + at(in_);
   const char* const bias = problem_.bias ? weights : nullptr;
   if (problem_.bias) weights += out_channels_ * unit();
   char* const memory = local_scratch<char>(local_units_ * unit());
   InPlaceProduct call{};
-  call.c = static_cast<char*>(operands.data[problem_.wanted]) + at(out_, out_channels_);
+  call.c = out_data(operands, group) + at(out_);
   if (pixels_in_lanes_) {
     call.a = weights;
     call.b = in;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/slid_rows.h"
@@ -12,7 +13,7 @@ namespace convtbw::simd {
 
 namespace {
 
-class PlaneDataPlan : public Plan {
+class PlaneDataPlan : public DirectedPlan {
  public:
   PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -26,7 +27,6 @@ class PlaneDataPlan : public Plan {
   void run_box(const Operands& operands, const BoxRange& box, int64_t first,
                int64_t channels) const;
 
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   // Results are written where they belong, without a conversion.
   bool direct(int64_t pixels) const {
     return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
@@ -35,9 +35,6 @@ class PlaneDataPlan : public Plan {
 
   static constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const Tensor out_;
   SlidRows slid_;
   BoxGrid grid_;
   const bool ask_ahead_;
@@ -46,9 +43,7 @@ class PlaneDataPlan : public Plan {
 };
 
 PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      out_(problem.wanted == Role::y ? y_tensor(problem) : x_tensor(problem)),
+    : DirectedPlan(problem, arithmetic),
       slid_(problem, arithmetic),
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
@@ -61,7 +56,7 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
   stage_row_ = whole_vectors(grid_.size[3]);
   stage_units_ = grid_.size[2] * stage_row_;
   local_bytes_ = (slid_.buffer_units() + weights_units_ + kChannels + stage_units_) * unit();
-  kernel = std::string(problem.wanted == Role::y ? "fprop" : "dgrad") +
+  kernel = std::string(contraction_name(problem.wanted)) +
            (slid_.taps_in_lanes() ? ", taps of a channel in lanes, "
                                   : ", pixels of a channel in lanes, ") +
            arithmetic.name;
@@ -103,16 +98,14 @@ void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64
   std::memset(buffer, 0, slid_.buffer_units() * unit());
   pack_weights(operands, first, channels, weights, start);
 
-  const Role from = problem_.wanted == Role::y ? Role::x : Role::y;
   for (int64_t channel = 0; channel < channels; ++channel) {
-    slid_.copy(operands.data[from], first + channel, box, buffer);
+    slid_.copy(operands.data[operand_], first + channel, box, buffer);
     PerAxis<int64_t> position = box.begin;
     for (int64_t plane = 0; plane < box.count[1]; ++plane, ++position[1]) {
-      char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                        ((first + channel) * out_.channel + offset(position, out_.stride)) * bytes;
+      char* const out = out_data(operands, first + channel) + offset(position, out_.stride) * bytes;
       const Ahead ahead =
           ask_ahead_ && channel + 1 < channels
-              ? slid_.ahead(operands.data[from], first + channel + 1, box, plane, box.count[1])
+              ? slid_.ahead(operands.data[operand_], first + channel + 1, box, plane, box.count[1])
               : Ahead{};
       compute(box, buffer + plane * slid_.plane_step() * unit(), weights + channel * taps_ * unit(),
               start + channel * unit(), ahead, direct(pixels) ? out : stage,

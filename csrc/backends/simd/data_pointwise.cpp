@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backends/simd/box_prefetch.h"
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/panels.h"
@@ -17,7 +18,7 @@ namespace convtbw::simd {
 
 namespace {
 
-class PointwisePlan : public Plan {
+class PointwisePlan : public DirectedPlan {
  public:
   PointwisePlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -29,16 +30,9 @@ class PointwisePlan : public Plan {
   void run_box(const Operands& operands, const Panels::Part& part, int64_t box,
                const char* packed) const;
 
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t width() const { return int64_t{vectors_} * arithmetic_.lanes; }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  const Tensor out_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t w_in_, w_out_;  // strides of the weights
-  const int vectors_;           // of a tile
+  const int vectors_;  // of a tile
   // Of a sum, the bias the first.
   const int64_t steps_;
   Packing packing_;
@@ -48,17 +42,10 @@ class PointwisePlan : public Plan {
 };
 
 PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      fprop_(problem.wanted == Role::y),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
-      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
-      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
+    : DirectedPlan(problem, arithmetic),
       vectors_(best_vectors(arithmetic, out_channels_)),
       steps_((arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_) + problem.bias),
-      packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}} {
+      packing_{&arithmetic, in_, {}} {
   packing_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
   choose_sizes();
   for (int vectors = 1; vectors <= vectors_; ++vectors)
@@ -67,8 +54,8 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
       runs.add({0, 0, steps_}, rows, int64_t{vectors} * arithmetic.lanes);
       bytes += runs.bytes();
     });
-  kernel =
-      std::string(fprop_ ? "fprop" : "dgrad") + ", pointwise, pixels in lanes, " + arithmetic.name;
+  kernel = std::string(contraction_name(problem.wanted)) + ", pointwise, pixels in lanes, " +
+           arithmetic.name;
   workspace = panels_.workspace() + problem.threads * grid_.size[3] * steps_ * unit();
   bytes += static_cast<int64_t>(sizeof(PointwisePlan)) + panels_.bytes();
 }
@@ -142,16 +129,13 @@ void PointwisePlan::run_box(const Operands& operands, const Panels::Part& part, 
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
   char* const buffer = local_scratch<char>(grid_.size[3] * steps_ * unit());
   const Tensor& tensor = packing_.tensor;
-  const char* const in = static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
-                         part.group * in_channels_ * tensor.channel * bytes;
+  const char* const in = in_data(operands, part.group);
   const BoxRange box = grid_.box(box_index);
   const int64_t pixels = box.count[3];
   pack_pixels(in + (box.begin[0] * tensor.stride[0] + box.begin[3]) * bytes, pixels, buffer);
 
   char* const out =
-      static_cast<char*>(operands.data[problem_.wanted]) +
-      (part.group * out_channels_ * out_.channel + box.begin[0] * out_.stride[0] + box.begin[3]) *
-          bytes;
+      out_data(operands, part.group) + (box.begin[0] * out_.stride[0] + box.begin[3]) * bytes;
   // While this box is multiplied, the next one is fetched: 256 to 64 channels took 15 % longer
   // without (Zen 4).
   BoxPrefetch prefetch(packing_, in, grid_.box_after(box_index), 0, in_channels_,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/panels.h"
 #include "backends/simd/phases.h"
@@ -16,7 +17,7 @@ namespace convtbw::simd {
 
 namespace {
 
-class SlidPixelsPlan : public Plan {
+class SlidPixelsPlan : public DirectedPlan {
  public:
   SlidPixelsPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -29,7 +30,6 @@ class SlidPixelsPlan : public Plan {
   void run_box(const Operands& operands, const Panels::Part& part, const BoxRange& box,
                const char* packed) const;
 
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t of_a_unit() const { return arithmetic_.pairs ? 2 : 1; }  // channels
   // f(first, units): so many channels of all taps follow each other, so that what taps of a row
   // share is in the first-level cache. All at once, 192 and 256 took 1.4 times as long with 8
@@ -51,13 +51,7 @@ class SlidPixelsPlan : public Plan {
     return (buffer_units() + kMaxVectors * arithmetic_.lanes) * unit();
   }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  const Tensor out_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t in_units_;      // channels summed over, or pairs of them
-  const int64_t w_in_, w_out_;  // strides of the weights
+  const int64_t in_units_;  // channels summed over, or pairs of them
   SlidRows slid_;
   BoxGrid grid_;
   int64_t channel_;  // units of the buffer from one channel, or pair, to the next
@@ -67,20 +61,13 @@ class SlidPixelsPlan : public Plan {
 };
 
 SlidPixelsPlan::SlidPixelsPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      fprop_(problem.wanted == Role::y),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
-      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
+    : DirectedPlan(problem, arithmetic),
       in_units_(ceil_div(in_channels_, of_a_unit())),
-      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
       slid_(problem, arithmetic) {
   choose_sizes();
   make_runs();
-  kernel =
-      std::string(fprop_ ? "fprop" : "dgrad") + ", pixels of a row in lanes, " + arithmetic.name;
+  kernel = std::string(contraction_name(problem.wanted)) + ", pixels of a row in lanes, " +
+           arithmetic.name;
   workspace = panels_.workspace() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(SlidPixelsPlan)) + panels_.bytes();
 }
@@ -181,14 +168,13 @@ void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,
   std::memset(buffer, 0, in_units_ * channel_ * unit());
   const int64_t channels = of_a_unit();
   for (int64_t first = 0; first < in_channels_; first += channels)
-    slid_.copy(operands.data[fprop_ ? Role::x : Role::y], part.group * in_channels_ + first, box,
+    slid_.copy(operands.data[operand_], part.group * in_channels_ + first, box,
                buffer + first / channels * channel_ * unit(),
                first + channels <= in_channels_ ? Halves::both : Halves::first);
   if (operands.bias)
     fill_with_ones(arithmetic_, problem_.dtype, buffer + in_units_ * channel_ * unit(), channel_);
 
-  char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                    part.group * out_channels_ * out_.channel * bytes;
+  char* const out = out_data(operands, part.group);
   const int64_t pixels = box.count[3], row_vectors = ceil_div(pixels, lanes);
   TileCall call{};
   call.c_row = out_.channel;

@@ -12,6 +12,7 @@
 #include <atomic>
 
 #include "backends/simd/box_prefetch.h"
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
@@ -69,7 +70,7 @@ PerAxis<PhasedAxis> tiled_axes(const Problem& problem) {
   return axes;
 }
 
-class WinogradPlan : public Plan {
+class WinogradPlan : public DirectedPlan {
  public:
   WinogradPlan(const Problem& problem, const Arithmetic& arithmetic);
   void run(const Operands& operands) const override;
@@ -128,12 +129,6 @@ class WinogradPlan : public Plan {
   // Result positions of an axis for so many tiles.
   int64_t covered(int a, int64_t tiles) const { return tiles * per_tile_[a] * axes_[a].step; }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  const Tensor out_;
-  const int64_t in_channels_, out_channels_;
-  const int64_t w_in_, w_out_;  // strides of the weights
   std::vector<LaneBlock> blocks_;
   const PerAxis<PhasedAxis> axes_;
   PerAxis<int64_t> per_tile_{1, 1, 1, 1};  // windows of a tile
@@ -158,16 +153,9 @@ class WinogradPlan : public Plan {
 };
 
 WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      fprop_(problem.wanted == Role::y),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_channels_(fprop_ ? problem.geometry.x_channels : problem.geometry.y_channels),
-      out_channels_(fprop_ ? problem.geometry.y_channels : problem.geometry.x_channels),
-      w_in_(fprop_ ? problem.w.x_channel : problem.w.y_channel),
-      w_out_(fprop_ ? problem.w.y_channel : problem.w.x_channel),
+    : DirectedPlan(problem, arithmetic),
       axes_(tiled_axes(problem)),
-      packing_{&arithmetic, fprop_ ? x_tensor(problem) : y_tensor(problem), {}},
+      packing_{&arithmetic, in_, {}},
       taps_contiguous_(w_in_ != 1 && w_out_ != 1),
       direct_(data_plan(problem, arithmetic)) {
   for (const int a : {2, 3}) {
@@ -195,7 +183,7 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
         chunk.runs.push_back(runs);
         bytes += runs.bytes();
       }
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", Winograd, " + arithmetic.name;
+  kernel = std::string(contraction_name(problem.wanted)) + ", Winograd, " + arithmetic.name;
   workspace = std::max(direct_->workspace, 4 * workspace_units_ + problem.threads * local_bytes());
   bytes += direct_->bytes +
            static_cast<int64_t>(sizeof(WinogradPlan) + parts_.size() * sizeof(BlockRange) +
@@ -467,21 +455,17 @@ bool WinogradPlan::run_phase(const BlockRange& part, const BoxRange& box, size_t
 bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                            const BlockRange& next_part, const BoxRange& next_box,
                            const char* packed, const char* bias) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
   char* const buffer = memory + 2 * list_ * int64_t{sizeof(int64_t)};
-  const auto in_of = [&](const BlockRange& of) {
-    return static_cast<const char*>(fprop_ ? operands.data.x : operands.data.y) +
-           of.group * in_channels_ * packing_.tensor.channel * bytes;
-  };
   const Panel panel{0, in_channels_, 0, packing_.strips[3].length * in_channels_, in_channels_, 1};
-  pack_box(packing_, in_of(part), box, &panel, 1, buffer);
+  pack_box(packing_, in_data(operands, part.group), box, &panel, 1, buffer);
   // While this box is multiplied, the next one is fetched: channels first takes 0.94 to 0.98 of the
   // time, channels last 1.0 (Zen 5, 8 lanes).
   const int64_t calls = std::ssize(phases_) * std::ssize(chunks_) * part.blocks * kFrequencies *
                         ceil_div(box.count[0] * box.count[1] * box.count[2] * box.count[3],
                                  arithmetic_.tiles.max_rows[blocks_.front().vectors]);
-  BoxPrefetch prefetch(packing_, in_of(next_part), next_box, 0, in_channels_, calls);
+  BoxPrefetch prefetch(packing_, in_data(operands, next_part.group), next_box, 0, in_channels_,
+                       calls);
   bool finite = true;
   for (size_t i2 = 0; i2 < (summed_[2] ? 1 : axes_[2].phases.size()); ++i2)
     for (size_t i3 = 0; i3 < (summed_[3] ? 1 : axes_[3].phases.size()); ++i3)
@@ -494,8 +478,7 @@ bool WinogradPlan::run_box(const Operands& operands, const BlockRange& part, con
 void WinogradPlan::unpack(const Operands& operands, const BlockRange& part, const BoxRange& box,
                           const char* stage) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  char* const out = static_cast<char*>(operands.data[problem_.wanted]) +
-                    (part.group * out_channels_ + part.lane) * out_.channel * bytes;
+  char* const out = out_data(operands, part.group) + part.lane * out_.channel * bytes;
   BoxRange positions;
   for (int a = 0; a < kBoxRank; ++a) {
     const int64_t begin = axes_[a].out + covered(a, box.begin[a]);

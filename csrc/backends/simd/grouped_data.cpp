@@ -33,11 +33,7 @@ bool converts(const Arithmetic& arithmetic, Dtype dtype) {
 
 GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic,
                                  const Arithmetic* pairs)
-    : problem_(problem),
-      arithmetic_(arithmetic),
-      fprop_(problem.wanted == Role::y),
-      out_(fprop_ ? y_tensor(problem) : x_tensor(problem)),
-      in_(fprop_ ? x_tensor(problem) : y_tensor(problem)),
+    : DirectedPlan(problem, arithmetic),
       parts_{spread_order(problem.geometry, problem.wanted).lanes, arithmetic.lanes},
       weights_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       axes_(phased_axes(problem)),
@@ -50,8 +46,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
-  asks_ahead_ =
-      side_.in_place() && data_bytes(problem, fprop_ ? Role::x : Role::y) > far_bytes().reads;
+  asks_ahead_ = side_.in_place() && data_bytes(problem, operand_) > far_bytes().reads;
   asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > far_bytes().writes;
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
@@ -63,7 +58,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   overlapping_ = overlaps_by_half();
   if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
   if (overlapping_) pairs_ = nullptr;
-  kernel = std::string(fprop_ ? "fprop" : "dgrad") + ", channels of all groups in lanes" +
+  kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes" +
            (overlapping_ ? ", overlapping windows" : "") +
            (side_.in_place() ? ", in place, " : ", ") + (pairs_ ? *pairs_ : arithmetic).name;
   workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
@@ -222,7 +217,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   char* const memory = local_scratch<char>(local_bytes());
   char* const stage = memory + side_.memory_bytes();
   LaneTapRun* const runs = reinterpret_cast<LaneTapRun*>(stage + stage_units_ * unit());
-  const LaneView view = side_.view(operands.data[fprop_ ? Role::x : Role::y], box, part, memory);
+  const LaneView view = side_.view(operands.data[operand_], box, part, memory);
 
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride = out_.stride;

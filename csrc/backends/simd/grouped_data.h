@@ -5,13 +5,13 @@
 
 #include <vector>
 
+#include "backends/simd/directed_plan.h"
 #include "backends/simd/grouped.h"
 #include "backends/simd/phases.h"
-#include "plan/backend.h"
 
 namespace convtbw::simd {
 
-class GroupedDataPlan : public Plan {
+class GroupedDataPlan : public DirectedPlan {
  public:
   GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic, const Arithmetic* pairs);
   void run(const Operands& operands) const override;
@@ -33,7 +33,6 @@ class GroupedDataPlan : public Plan {
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
-  int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   // Result positions that so many windows of each axis cover at most.
   int64_t covered(const PerAxis<int64_t>& windows) const {
     int64_t count = 1;
@@ -46,10 +45,6 @@ class GroupedDataPlan : public Plan {
            (stage_units_ + partial_units_) * unit();
   }
 
-  const Problem problem_;
-  const Arithmetic& arithmetic_;
-  const bool fprop_;
-  const Tensor out_, in_;
   LaneParts parts_;
   const int64_t weights_pitch_;  // units from one tap to the next
   PerAxis<PhasedAxis> axes_;
