@@ -12,6 +12,7 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "core/parallel.h"
 #include "plan/backend.h"
@@ -409,34 +410,50 @@ int64_t size_of(const Problem& p, Role role) {
   return size;
 }
 
-// Calls f(index of x, index of w, index of y) for every present term of the trilinear form.
+// Calls f(index of x, index of w, index of y) for every present term of the trilinear form. What is
+// the same for all terms of a row is outside its loop: emulators run this too.
 template <class F>
 void for_each_term(const Problem& p, const F& f) {
   const Geometry& g = p.geometry;
   const auto& [a0, a1, a2] = g.axes;
+  // Of the windows of an axis, those for which a tap lies in x.
+  const auto present = [](const Axis& axis, int64_t k) {
+    const int64_t first = k * axis.dilation - axis.pad;  // met by window 0
+    int64_t begin = 0, end = axis.y;
+    while (begin < end && first + begin * axis.stride < 0) ++begin;
+    while (begin < end && first + (end - 1) * axis.stride >= axis.x) --end;
+    return std::pair(begin, end);
+  };
+  const auto x_at = [](const Axis& axis, int64_t k, int64_t j) {
+    return j * axis.stride - axis.pad + k * axis.dilation;
+  };
   for (int64_t n = 0; n < g.batch; ++n)
     for (int64_t group = 0; group < g.groups; ++group)
       for (int64_t q = 0; q < g.y_channels; ++q)
         for (int64_t c = 0; c < g.x_channels; ++c)
           for (int64_t k0 = 0; k0 < a0.k; ++k0)
             for (int64_t k1 = 0; k1 < a1.k; ++k1)
-              for (int64_t k2 = 0; k2 < a2.k; ++k2)
-                for (int64_t j0 = 0; j0 < a0.y; ++j0)
-                  for (int64_t j1 = 0; j1 < a1.y; ++j1)
-                    for (int64_t j2 = 0; j2 < a2.y; ++j2) {
-                      const int64_t h0 = j0 * a0.stride - a0.pad + k0 * a0.dilation;
-                      const int64_t h1 = j1 * a1.stride - a1.pad + k1 * a1.dilation;
-                      const int64_t h2 = j2 * a2.stride - a2.pad + k2 * a2.dilation;
-                      if (h0 < 0 || h0 >= a0.x || h1 < 0 || h1 >= a1.x || h2 < 0 || h2 >= a2.x)
-                        continue;
-                      f(n * p.x.batch + (group * g.x_channels + c) * p.x.channel +
-                            h0 * p.x.axes[0] + h1 * p.x.axes[1] + h2 * p.x.axes[2],
-                        n / (g.batch / p.slices) * p.w.slice + group * p.w.group +
-                            q * p.w.y_channel + c * p.w.x_channel + k0 * p.w.axes[0] +
-                            k1 * p.w.axes[1] + k2 * p.w.axes[2],
-                        n * p.y.batch + (group * g.y_channels + q) * p.y.channel +
-                            j0 * p.y.axes[0] + j1 * p.y.axes[1] + j2 * p.y.axes[2]);
+              for (int64_t k2 = 0; k2 < a2.k; ++k2) {
+                const int64_t w = n / (g.batch / p.slices) * p.w.slice + group * p.w.group +
+                                  q * p.w.y_channel + c * p.w.x_channel + k0 * p.w.axes[0] +
+                                  k1 * p.w.axes[1] + k2 * p.w.axes[2];
+                const auto [begin0, end0] = present(a0, k0);
+                const auto [begin1, end1] = present(a1, k1);
+                const auto [begin2, end2] = present(a2, k2);
+                for (int64_t j0 = begin0; j0 < end0; ++j0)
+                  for (int64_t j1 = begin1; j1 < end1; ++j1) {
+                    int64_t x = n * p.x.batch + (group * g.x_channels + c) * p.x.channel +
+                                x_at(a0, k0, j0) * p.x.axes[0] + x_at(a1, k1, j1) * p.x.axes[1] +
+                                x_at(a2, k2, begin2) * p.x.axes[2];
+                    int64_t y = n * p.y.batch + (group * g.y_channels + q) * p.y.channel +
+                                j0 * p.y.axes[0] + j1 * p.y.axes[1] + begin2 * p.y.axes[2];
+                    for (int64_t j2 = begin2; j2 < end2; ++j2) {
+                      f(x, w, y);
+                      x += a2.stride * p.x.axes[2];
+                      y += p.y.axes[2];
                     }
+                  }
+              }
 }
 
 std::string full_name(const Backend& backend, std::string_view target) {
@@ -460,11 +477,19 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       for (int64_t& value : integers[role])
         value = random() % 4 ? 0 : static_cast<int64_t>(random() % 5) - 2;
   }
-  for_each_term(p, [&](int64_t x, int64_t w, int64_t y) {
-    if (p.wanted == Role::x) integers.x[x] += integers.w[w] * integers.y[y];
-    if (p.wanted == Role::w) integers.w[w] += integers.x[x] * integers.y[y];
-    if (p.wanted == Role::y) integers.y[y] += integers.x[x] * integers.w[w];
-  });
+  int64_t *const at_x = integers.x.data(), *const at_w = integers.w.data(),
+                 *const at_y = integers.y.data();
+  switch (p.wanted) {
+    case Role::x:
+      for_each_term(p, [=](int64_t x, int64_t w, int64_t y) { at_x[x] += at_w[w] * at_y[y]; });
+      break;
+    case Role::w:
+      for_each_term(p, [=](int64_t x, int64_t w, int64_t y) { at_w[w] += at_x[x] * at_y[y]; });
+      break;
+    case Role::y:
+      for_each_term(p, [=](int64_t x, int64_t w, int64_t y) { at_y[y] += at_x[x] * at_w[w]; });
+      break;
+  }
   bool equal = true, inside = true;
   visit_dtype(p.dtype, [&](auto element) {
     using T = decltype(element);
