@@ -339,8 +339,8 @@ std::vector<Shape> shapes() {
   };
 }
 
-// Multiply-adds, absent taps included, of a shape that is large for --quick. In Bochs the reference
-// takes 11 s for the others, and 90 s for all variants of the one shape that is large.
+// Multiply-adds, absent taps included, of a shape that is large for --quick: what it leaves takes
+// 190 s in Bochs, boot included (Zen 3).
 constexpr int64_t kLarge = 200'000;
 
 int64_t terms(const Shape& shape) {
