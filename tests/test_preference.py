@@ -17,6 +17,7 @@ CPU = Path("/proc/cpuinfo").read_text()
 intel = "GenuineIntel" in CPU
 zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
 avx512 = torch.cpu._is_avx512_supported()
+zen_3 = zen_3_or_4 and not avx512
 
 
 def served(
@@ -77,7 +78,7 @@ def test_rules_of_avx2() -> None:
 from test_preference import intel, onednn_if, served, zen_3_or_4
 long = {"results": 64, "data_format": "NCX", "axes": 1}
 assert served("convolution", 3, 1000, 24, **long) == onednn_if(not zen_3_or_4)
-assert served("convolution", 9, 64, 3, results=64) == "simd"
+assert served("convolution", 8, 64, 3, results=64, stride=4) == "simd"
 assert served("convolution", 7, 64, 3, results=64) == "onednn"
 few = {"results": 32, "data_format": "NCX"}
 assert served("convolution", 3, 64, 3, **few) == "simd"
@@ -105,6 +106,8 @@ if not intel:  # groups of 8 channels
     assert served("convolution_backward_data", 3, 16, 64, groups=8, axes=3, stride=2) == "simd"
     assert served("convolution", 3, 28, 64, groups=8) == "simd"
     assert served("convolution", 3, 1000, 64, groups=8, axes=1) == "onednn"
+    assert served("convolution", 9, 1000, 64, groups=8, axes=1) == "simd"
+    assert served("convolution_backward_data", 1, 56, 64, groups=8, data_format="NCX") == "simd"
 """
     environment = os.environ | {"CONVTBW_TARGET": "avx2"}
     command = [sys.executable, "-c", checks]
@@ -125,7 +128,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"
     assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"
     assert served("convolution_backward_data", 7, 56, 64, groups=64) == "simd"
-    assert served("convolution_backward_data", 5, 56, 64, groups=64, stride=2) == "onednn"
+    assert served("convolution_backward_data", 4, 56, 64, groups=64, stride=2) == "onednn"
+    many_taps = served("convolution_backward_data", 5, 56, 64, groups=64, stride=2)
+    assert many_taps == onednn_if(not zen_3)
     assert served("convolution_backward_data", 7, 28, 64, groups=64, data_format="NCX") == "simd"
     assert served("convolution_backward_weights", 3, 14, 768, groups=768) == "simd"
     assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "simd"
@@ -176,6 +181,20 @@ def test_onednn_serves_where_it_is_faster() -> None:
     weights = "convolution_backward_weights"
     assert served(weights, 3, 28, 64, groups=8) == onednn_if(intel or not avx512)
     assert served(weights, 3, 28, 64, groups=2) == "simd"
+    if zen_3:
+        assert served("convolution", 1, 112, 64, groups=64) == "onednn"
+        assert served("convolution", 1, 112, 16, groups=16, batch=4) == "onednn"
+        assert served("convolution", 3, 112, 256, groups=256, stride=2) == "onednn"  # far
+        assert served("convolution", 3, 56, 64, groups=64, stride=2) == "onednn"  # 2 MFLOP
+        assert served("convolution", 3, 28, 64, groups=64, stride=2) == "simd"
+        assert served(weights, 3, 64, 1, results=16) == "onednn"
+        assert served(weights, 3, 64, 1, results=24) == "simd"
+        assert served(weights, 3, 64, 3, results=8) == "onednn"
+        assert served(weights, 3, 64, 3, results=16) == "simd"
+        assert served(weights, 3, 64, 3, results=8, data_format="NCX") == "simd"
+        assert served("convolution_backward_data", 5, 64, 64, results=8) == "simd"
+        assert served("convolution_backward_data", 5, 64, 64, results=3) == "onednn"
+        assert served("convolution_backward_data", 5, 64, 64, results=16) == "onednn"
     if avx512 and not intel:
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "onednn"
         assert served("convolution", 3, 112, 64, **channels_first) == "simd"

@@ -24,6 +24,16 @@ inline bool is_zen_3_or_4() {
 #endif
 }
 
+// Zen 4 has AVX-512, and twice the second-level cache.
+inline bool is_zen_3() {
+#if defined(__x86_64__)
+  static const bool zen_3 = is_zen_3_or_4() && !__builtin_cpu_supports("avx512f");
+  return zen_3;
+#else
+  return false;
+#endif
+}
+
 inline bool has_bfloat16_products() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx512bf16");

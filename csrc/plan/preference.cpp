@@ -1,5 +1,6 @@
 #include "plan/preference.h"
 
+#include "core/cpu.h"
 #include "plan/plan.h"
 #include "plan/rules/rules.h"
 
@@ -43,10 +44,11 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
+  const int64_t tiny_depthwise = is_zen_3() ? kTinyFlopsOfFewChannels : kTinyFlops;
   const bool onednn =
+      (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||
       (work >= kTinyFlops &&
-       (suits_depthwise_kernels(problem, avx512) ||
-        (dense && suits_dense_kernels(problem, avx512)) ||
+       ((dense && suits_dense_kernels(problem, avx512)) ||
         (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
                     suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kTinyFlopsOfFewChannels && (suits_grouped_kernels(problem, avx512) ||

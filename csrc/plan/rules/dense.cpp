@@ -108,7 +108,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 // dgrad:
 // - stride 1, channels last, 16 channels and more: 1.0 to 1.5 (stride 2 0.7 to 1.0; 11x11, Zen 5,
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
-//   1.03 to 3.4);
+//   1.03 to 3.4; two threads of Zen 3, from 8 0.6 to 1.04, 0.8 in the mean);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
 //   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
 //   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
@@ -129,6 +129,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
     if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
     return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
   }
+  if (is_zen_3() && g.y_channels >= 4 && g.y_channels <= 12) return false;
   return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
 }
 
