@@ -21,7 +21,9 @@ bool has_amx() {
 }
 
 // Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.
-constexpr int64_t kTinyFlops = 4'000'000, kTinyFlopsOfFewChannels = 1'000'000;
+// Groups and few channels, where kernels differ most, were measured from less on, and so were
+// depthwise problems on Zen 3.
+constexpr int64_t kTinyFlops = 4'000'000, kLeastFlops = 1'000'000;
 
 // Its primitives compute slices one after the other, each of which costs 4 to 9 us more: depthwise
 // 3x3 of 384 channels of 14x14 (1.4 MFLOP) takes 1.2 times as long as here, 3x3 from 3 to 64
@@ -44,16 +46,16 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
-  const int64_t tiny_depthwise = is_zen_3() ? kTinyFlopsOfFewChannels : kTinyFlops;
+  const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =
       (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||
       (work >= kTinyFlops &&
        ((dense && suits_dense_kernels(problem, avx512)) ||
         (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
                     suits_bfloat16_depthwise_kernels(problem))))) ||
-      (work >= kTinyFlopsOfFewChannels && (suits_grouped_kernels(problem, avx512) ||
-                                           (dense && (suits_few_channels_kernels(problem, avx512) ||
-                                                      suits_apart_kernels(problem))))) ||
+      (work >= kLeastFlops && (suits_grouped_kernels(problem, avx512) ||
+                               (dense && (suits_few_channels_kernels(problem, avx512) ||
+                                          suits_apart_kernels(problem))))) ||
       (dense && suits_narrow_kernels(problem, avx512));
   return onednn ? onednn_first : backends();
 }

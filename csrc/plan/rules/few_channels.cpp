@@ -9,8 +9,8 @@ namespace convtbw {
 
 namespace {
 
-// What follows for up to three channels of x, on Intel's CPUs with AVX-512. Times of simd over
-// oneDNN, two threads of Ice Lake, 75 random layers of 1-D to 3-D into 8 to 96 channels:
+// Up to three channels of x, on Intel's CPUs with AVX-512. Times of simd over oneDNN, two threads
+// of Ice Lake, 75 random layers of 1-D to 3-D into 8 to 96 channels:
 // - wgrad, channels first, 0.15 to 1.0, in 3-D into up to 16 1.1 to 1.45; channels last, into up to
 //   16 1.0 to 2.5, more 0.4 to 1.05, but few taps of 1 up to 64 1.1 to 1.5; 1-D 0.7 to 2.1;
 // - fprop, channels first, in 2-D into 16 1.3 to 1.75, 24 to 32 0.75 to 1.05, with strides up to 32
