@@ -49,10 +49,9 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =
       (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||
-      (work >= kTinyFlops &&
-       ((dense && suits_dense_kernels(problem, avx512)) ||
-        (avx512 && (outweighs_few_channels(problem) || suits_bfloat16_kernels(problem) ||
-                    suits_bfloat16_depthwise_kernels(problem))))) ||
+      (work >= kTinyFlops && ((dense && suits_dense_kernels(problem, avx512)) ||
+                              (avx512 && (suits_bfloat16_kernels(problem) ||
+                                          suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kLeastFlops && (suits_grouped_kernels(problem, avx512) ||
                                (dense && (suits_few_channels_kernels(problem, avx512) ||
                                           suits_apart_kernels(problem))))) ||

@@ -416,7 +416,8 @@ template <class F>
 void for_each_term(const Problem& p, const F& f) {
   const Geometry& g = p.geometry;
   const auto& [a0, a1, a2] = g.axes;
-  // Of the windows of an axis, those for which a tap lies in x.
+  // Of the windows of an axis, those for which a tap lies in x. Not core's incident(), on which
+  // what is tested rests.
   const auto present = [](const Axis& axis, int64_t k) {
     const int64_t first = k * axis.dilation - axis.pad;  // met by window 0
     int64_t begin = 0, end = axis.y;
@@ -431,14 +432,14 @@ void for_each_term(const Problem& p, const F& f) {
     for (int64_t group = 0; group < g.groups; ++group)
       for (int64_t q = 0; q < g.y_channels; ++q)
         for (int64_t c = 0; c < g.x_channels; ++c)
-          for (int64_t k0 = 0; k0 < a0.k; ++k0)
-            for (int64_t k1 = 0; k1 < a1.k; ++k1)
+          for (int64_t k0 = 0; k0 < a0.k; ++k0) {
+            const auto [begin0, end0] = present(a0, k0);
+            for (int64_t k1 = 0; k1 < a1.k; ++k1) {
+              const auto [begin1, end1] = present(a1, k1);
               for (int64_t k2 = 0; k2 < a2.k; ++k2) {
                 const int64_t w = n / (g.batch / p.slices) * p.w.slice + group * p.w.group +
                                   q * p.w.y_channel + c * p.w.x_channel + k0 * p.w.axes[0] +
                                   k1 * p.w.axes[1] + k2 * p.w.axes[2];
-                const auto [begin0, end0] = present(a0, k0);
-                const auto [begin1, end1] = present(a1, k1);
                 const auto [begin2, end2] = present(a2, k2);
                 for (int64_t j0 = begin0; j0 < end0; ++j0)
                   for (int64_t j1 = begin1; j1 < end1; ++j1) {
@@ -454,6 +455,8 @@ void for_each_term(const Problem& p, const F& f) {
                     }
                   }
               }
+            }
+          }
 }
 
 std::string full_name(const Backend& backend, std::string_view target) {

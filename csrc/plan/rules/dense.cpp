@@ -228,6 +228,15 @@ bool transforms_outweigh(const Problem& p, bool avx512) {
   return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
 }
 
+// What transforms outweigh on Intel's CPUs with AVX-512, of any windows and with wgrad.
+// Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
+// to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
+bool outweighs_few_channels(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return g.rank == 2 && has_channels_last(p) &&
+         std::min(g.x_channels, g.y_channels) <= (p.wanted == Role::w ? 16 : 32);
+}
+
 // On Intel's CPUs with AVX-512 instead of what is said of 1-D above. Times of simd over oneDNN, two
 // threads of Ice Lake: channels last, one tap 1.15 to 1.4; k3 to k5 with stride 1 1.0 to 1.3, with
 // strides fprop from or into up to 32 channels 1.25 to 1.4, more 0.9 to 1.05; larger kernels 0.6
@@ -243,19 +252,11 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 
 }  // namespace
 
-// What transforms outweigh on Intel's CPUs with AVX-512, of any windows and with wgrad.
-// Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
-// to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
-bool outweighs_few_channels(const Problem& p) {
-  const Geometry& g = p.geometry;
-  return p.dtype == Dtype::f32 && is_intel() && g.groups == 1 && g.rank == 2 &&
-         has_channels_last(p) && suits_winograd(p) &&
-         std::min(g.x_channels, g.y_channels) <= (p.wanted == Role::w ? 16 : 32);
-}
-
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (suits_winograd(p)) return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512);
+  if (suits_winograd(p))
+    return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
+           (intel && outweighs_few_channels(p));
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);

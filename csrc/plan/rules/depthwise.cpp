@@ -44,7 +44,7 @@ bool has_depthwise_kernels(const Problem& p) {
 // 0.85 to 3.1, 1.2 in the mean, larger kernels 0.45 to 1.2, 0.85 in the mean.
 bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.dtype != Dtype::f32 || !has_depthwise_kernels(p)) return false;
-  const bool far = is_zen_3_or_4() && !is_zen_3() && data_bytes_of_both(p) > 8 << 20;
+  const bool far = is_zen_4() && data_bytes_of_both(p) > 8 << 20;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t taps = rows.k * columns.k;

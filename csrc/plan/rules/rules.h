@@ -21,7 +21,6 @@ bool suits_apart_kernels(const Problem& p);
 
 // dense.cpp
 bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
-bool outweighs_few_channels(const Problem& p);            // with AVX-512
 
 // bfloat16.cpp
 bool suits_bfloat16_kernels(const Problem& p);  // of AVX-512
