@@ -108,6 +108,11 @@ Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at
   problem.y = data_strides(*tensors.y, resolved.data, resolved.rank);
   problem.w = weights_strides(*tensors.w, resolved);
   problem.slices = resolved.slices;
+  if (problem.slices > 1) {
+    const int64_t images = resolved.batch / problem.slices;
+    problem.x.slice = images * problem.x.batch;
+    problem.y.slice = images * problem.y.batch;
+  }
   if (call.op.adds)
     problem.epilogue = dtype_of(result) == problem.dtype ? Epilogue::add : Epilogue::add_to_f32;
   problem.bias = call.bias.has_value();

@@ -31,19 +31,19 @@ Problem one_slice(Problem p) {
   p.geometry.batch /= p.slices;
   if (p.geometry.batch == 1) p.x.batch = p.y.batch = 0;
   p.slices = 1;
-  p.w.slice = 0;
+  p.x.slice = p.w.slice = p.y.slice = 0;
   return p;
 }
 
 Operands operands_of_slice(const Problem& p, const Operands& operands, int64_t slice) {
-  const int64_t image = slice * (p.geometry.batch / p.slices), bytes = element_bytes(p.dtype);
   Operands result = operands;
-  const auto move = [&](Role role, int64_t elements) {
-    result.data[role] = static_cast<char*>(operands.data[role]) + elements * bytes;
+  const auto move = [&](Role role, int64_t stride, Dtype dtype) {
+    result.data[role] =
+        static_cast<char*>(operands.data[role]) + slice * stride * element_bytes(dtype);
   };
-  move(Role::x, image * p.x.batch);
-  move(Role::w, slice * p.w.slice);
-  move(Role::y, image * p.y.batch);
+  move(Role::x, p.x.slice, p.dtype);
+  move(Role::w, p.w.slice, result_dtype(p));
+  move(Role::y, p.y.slice, p.dtype);
   return result;
 }
 
@@ -59,6 +59,7 @@ size_t hash(const Problem& p) {
   for (const Axis& a : g.axes)
     for (int64_t value : {a.x, a.k, a.y, a.stride, a.pad, a.dilation}) hasher.add(value);
   for (const DataStrides* strides : {&p.x, &p.y}) {
+    hasher.add(strides->slice);
     hasher.add(strides->batch);
     hasher.add(strides->channel);
     hasher.add(strides->axes);

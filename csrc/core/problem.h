@@ -16,6 +16,7 @@ namespace convtbw {
 struct DataStrides {
   int64_t batch = 0, channel = 0;
   std::array<int64_t, kMaxRank> axes{};
+  int64_t slice = 0;
 
   bool operator==(const DataStrides&) const = default;
 };
@@ -41,10 +42,9 @@ struct Problem {
   Dtype dtype = Dtype::f32;
   DataStrides x, y;
   WeightsStrides w;
-  // Of the images, equally many in each. Every slice has a weights gradient of its own; other
-  // roles have one slice.
+  // Weights gradients, each of equally many of the images; other roles have one slice.
   int64_t slices = 1;
-  Epilogue epilogue = Epilogue::overwrite;  // with slices always
+  Epilogue epilogue = Epilogue::overwrite;
   bool bias = false;  // one value a channel, added to the wanted role; never with Role::w
   int threads = 1;
   bool deterministic = false;  // torch.use_deterministic_algorithms

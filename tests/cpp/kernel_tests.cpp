@@ -104,6 +104,7 @@ void test_problem_key() {
   differs([](Problem& p) { ++p.w.y_channel; }, "w y_channel stride");
   differs([](Problem& p) { ++p.w.x_channel; }, "w x_channel stride");
   differs([](Problem& p) { ++p.slices; }, "slices");
+  differs([](Problem& p) { ++p.x.slice; }, "x's slice stride");
   differs([](Problem& p) { p.epilogue = Epilogue::add; }, "epilogue");
   differs([](Problem& p) { p.wanted = Role::w; }, "wanted");
   differs([](Problem& p) { p.dtype = Dtype::bf16; }, "dtype");
@@ -300,6 +301,12 @@ std::vector<Shape> shapes() {
        18,
        {{13, 4, 6, 2, 1, 1}, {63, 5, 32, 2, 2, 1}}},
       {"2-D, rows of pixels, groups", 1, 3, 5, 6, {{6, 3, 6, 1, 1, 1}, {30, 2, 29, 1, 0, 1}}},
+      {"2-D, phases of rows, taps in lanes",
+       1,
+       1,
+       17,
+       17,
+       {{35, 15, 4, 8, 3, 1}, {108, 32, 6, 16, 5, 1}}},
       {"2-D, few pixels, 18 of 150 channels",
        1,
        1,
@@ -397,6 +404,8 @@ Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_l
   p.w.group = g.groups > 1 ? step : 0;
   p.slices = slices;
   p.w.slice = slices > 1 ? step * g.groups : 0;
+  p.x.slice = slices > 1 ? shape.batch * p.x.batch : 0;
+  p.y.slice = slices > 1 ? shape.batch * p.y.batch : 0;
   return p;
 }
 

@@ -125,10 +125,14 @@ class RowPacker {
       for (int64_t t = begin; t < end; ++t)
         std::memset(to + (comb.to + t * comb.to_step) * panel.position * unit_, 0,
                     channels * unit_);
-    } else {
-      // Lanes are over windows: positions are neighbours.
+    } else if (comb.to_step == 1) {
+      // Channels first: positions are neighbours.
       for (int64_t c = 0; c < channels; ++c)
         std::memset(to + (comb.to + begin + c * panel.channel) * unit_, 0, (end - begin) * unit_);
+    } else {
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t t = begin; t < end; ++t)
+          std::memset(to + (comb.to + t * comb.to_step + c * panel.channel) * unit_, 0, unit_);
     }
   }
 

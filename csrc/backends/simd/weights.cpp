@@ -100,7 +100,10 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   }
   const int64_t lane_row = lane_side.packing.strips[3].length;
   if (joined_lanes()) {
-    lane_panels.push_back({0, x_.channels, 0, lane_row * x_.channels, x_.channels, 1});
+    if (taps_in_lanes_)
+      lane_panels.push_back({0, x_.channels, 0, lane_row, 1, x_channel_});
+    else
+      lane_panels.push_back({0, x_.channels, 0, lane_row * x_.channels, x_.channels, 1});
   } else {
     int64_t lane_offset = 0;
     for (int64_t i = 0; i < part.blocks; ++i) {
@@ -176,7 +179,8 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
         const RowPanel& panel = panels_[part.first_panel + p];
         const char* const a = row_buffer + row_panels[p].offset * unit();
         const char* const b =
-            lane_buffer + (joined_lanes() ? block.lane : lane_panels[i].offset) * unit();
+            lane_buffer +
+            (joined_lanes() ? joined_place(block.lane) : lane_panels[i].offset) * unit();
         const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
         const int64_t tiles = ceil_div(panel.rows, max_rows);
         const SumSteps step = sum_steps(panel, block);
@@ -243,16 +247,21 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
   const SumSteps step = sum_steps(panel, block);
   // `count` vectors of some lanes, from one to the next in the sums and in the weights.
   const auto write_lanes = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,
-                               int64_t count, int64_t lanes) {
+                               int64_t to_lane, int64_t count, int64_t lanes) {
     write_weights(
         problem_, arithmetic_,
-        {sums + from * unit(), from_step, 1, to + offset * bytes, to_step, lane, count, lanes});
+        {sums + from * unit(), from_step, 1, to + offset * bytes, to_step, to_lane, count, lanes});
   };
   const auto write = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,
                          int64_t count) {
-    write_lanes(from, from_step, offset, to_step, count, block.live);
+    write_lanes(from, from_step, offset, to_step, lane, count, block.live);
   };
-  if (joined_lanes()) {
+  if (taps_in_lanes_) {
+    const int64_t channel = block.lane / sliding_[3].taps, first = block.lane % sliding_[3].taps;
+    for (int64_t tap = 0; tap < row_taps_; ++tap)
+      write_lanes(tap * step.tap, step.row, tap_offset(tap) + first * w.axes[2] + channel * lane,
+                  row, w.axes[2], panel.rows, block.live);
+  } else if (joined_lanes()) {
     // The lanes of one tap of the last axis after the other.
     for (int64_t tap = 0; tap < row_taps_; ++tap)
       for (int64_t first = 0, count; first < block.live; first += count) {
@@ -260,7 +269,7 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
         const int64_t channel = (block.lane + first) % x_.channels;
         count = std::min(block.live - first, x_.channels - channel);
         write_lanes(tap * step.tap + first, step.row,
-                    tap_offset(tap) + last_tap * w.axes[2] + channel * lane, row, panel.rows,
+                    tap_offset(tap) + last_tap * w.axes[2] + channel * lane, row, lane, panel.rows,
                     count);
       }
   } else if (joined_) {

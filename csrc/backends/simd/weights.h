@@ -4,7 +4,8 @@
 // panels as wide as the tile's sides.
 //
 // Where x's channels fill neither a tile's rows nor whole vectors, the taps of the last axis join
-// them: pixels and channels of x are contiguous, so rows or lanes run over both.
+// them: pixels and channels of x are contiguous, so rows or lanes run over both. Channels first,
+// lanes are taps of one channel where these are whole vectors: x is not transposed.
 #pragma once
 
 #include <vector>
@@ -52,6 +53,7 @@ class WeightsPlan : public Plan {
   };
 
   void choose_roles();
+  bool taps_fill_lanes() const;
   void choose_sizes();
   void choose_packing();
   void join_packing();
@@ -64,7 +66,12 @@ class WeightsPlan : public Plan {
   bool joined_lanes() const { return joined_ && !lanes_on_y_; }
   // Units from one pixel of x to the next in a buffer of lanes in blocks of `width`.
   int64_t x_pitch(int64_t width) const {
-    return lanes_on_y_ ? pitch_ : joined_ ? x_.channels : width;
+    return lanes_on_y_ ? pitch_ : !joined_ ? width : taps_in_lanes_ ? 1 : x_.channels;
+  }
+  // Where lanes are joined, the buffer's place of one of them.
+  int64_t joined_place(int64_t lane) const {
+    const int64_t taps = sliding_[3].taps;
+    return taps_in_lanes_ ? lane / taps * x_channel_ + lane % taps : lane;
   }
   int64_t row_stride() const { return lanes_on_y_ ? problem_.w.x_channel : problem_.w.y_channel; }
   int64_t lane_stride() const { return lanes_on_y_ ? problem_.w.y_channel : problem_.w.x_channel; }
@@ -82,7 +89,9 @@ class WeightsPlan : public Plan {
   const Problem all_, problem_;  // of all slices, of one
   const Arithmetic& arithmetic_;
   bool lanes_on_y_, joined_;  // joined: x's channels with the taps of the last axis
-  bool taps_inside_;          // in the weights, of both channels
+  bool taps_in_lanes_ = false;
+  int64_t x_channel_;  // taps in lanes: from one channel of a box's buffer to the next
+  bool taps_inside_;   // in the weights, of both channels
   PerAxis<Sliding> sliding_;
   PerAxis<Strip> x_strips_, y_strips_;  // where the windows of a packed box are
   int64_t steps_;                       // windows that one unit holds

@@ -1,0 +1,98 @@
+// wgrad of windows that overlap and are many rows apart, phase by phase: taps whose rows leave the
+// same remainder modulo the stride meet the same rows of x, which no other tap meets. Each
+// remainder is a problem of stride 1 on every stride-th row. A box then has many windows that share
+// all they meet, where otherwise a few windows fill the cache, and a phase's sums stay in it.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "backends/simd/plans.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+// Phases that follow each other and differ by where their data begin alone are slices of a problem.
+struct Slices {
+  Problem problem;
+  int64_t x, w;  // where the first one begins, in elements
+};
+
+std::vector<Slices> slices_of_phases(const Problem& p, int a) {
+  const Axis& axis = p.geometry.axes[a];
+  const int64_t common = std::gcd(axis.stride, axis.dilation), period = axis.stride / common;
+  std::vector<Slices> result;
+  Axis last;
+  for (int64_t tap = 0; tap < std::min(axis.k, period); ++tap) {
+    const int64_t first = tap * axis.dilation - axis.pad;  // met by window 0
+    const int64_t absent = std::max<int64_t>(0, ceil_div(-first, axis.stride));
+    const int64_t begin = first + absent * axis.stride;
+    if (begin >= axis.x) continue;  // no window meets anything
+    const Axis rows{ceil_div(axis.x - begin, axis.stride),
+                    ceil_div(axis.k - tap, period),
+                    axis.y,
+                    1,
+                    absent,
+                    axis.dilation / common};
+    if (!result.empty() && rows == last) {
+      Problem& problem = result.back().problem;
+      problem.geometry.batch += p.geometry.batch;
+      ++problem.slices;
+      continue;
+    }
+    last = rows;
+    Problem problem = p;
+    problem.geometry.axes[a] = rows;
+    problem.x.slice = axis.dilation * p.x.axes[a];
+    problem.x.axes[a] = rows.x > 1 ? axis.stride * p.x.axes[a] : 0;
+    problem.w.slice = p.w.axes[a];
+    problem.w.axes[a] = rows.k > 1 ? period * p.w.axes[a] : 0;
+    result.push_back({problem, begin * p.x.axes[a], tap * p.w.axes[a]});
+  }
+  return result;
+}
+
+class PhasedWeightsPlan : public Plan {
+ public:
+  PhasedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic, int axis)
+      : data_element_(element_bytes(problem.dtype)),
+        weights_element_(element_bytes(result_dtype(problem))) {
+    for (const Slices& slices : slices_of_phases(problem, axis)) {
+      plans_.push_back({weights_plan(slices.problem, arithmetic), slices.x * data_element_,
+                        slices.w * weights_element_});
+      workspace = std::max(workspace, plans_.back().plan->workspace);
+      bytes += plans_.back().plan->bytes + static_cast<int64_t>(sizeof(Part));
+    }
+    kernel = "phase by phase, " + plans_.front().plan->kernel;
+    bytes += static_cast<int64_t>(sizeof(PhasedWeightsPlan));
+  }
+
+  void run(const Operands& operands) const override {
+    for (const Part& part : plans_) {
+      Operands here = operands;
+      here.data.x = static_cast<char*>(operands.data.x) + part.x;
+      here.data.w = static_cast<char*>(operands.data.w) + part.w;
+      part.plan->run(here);
+    }
+  }
+
+ private:
+  struct Part {
+    std::unique_ptr<const Plan> plan;
+    int64_t x, w;  // bytes
+  };
+
+  const int64_t data_element_, weights_element_;
+  std::vector<Part> plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Plan> phased_weights_plan(const Problem& problem,
+                                                const Arithmetic& arithmetic, int axis) {
+  return std::make_unique<PhasedWeightsPlan>(problem, arithmetic, axis);
+}
+
+}  // namespace convtbw::simd

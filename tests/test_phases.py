@@ -1,0 +1,122 @@
+"""The SIMD backend's weights gradients of windows far apart.
+
+Phase by phase, and with taps of one channel in lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from layers import Call
+from targets import every_target, integers, multiplies_pairs
+
+import torch_ops
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass
+class Windows:
+    """Of each axis; kernel and the rest as in a convolution."""
+
+    pixels: tuple[int, ...]  # of y
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...] | None = None
+    left_over: int = 0  # positions of x that no window meets, at most
+    channels: tuple[int, int] = (17, 17)
+    images: int = 1
+    groups: int = 1
+
+    def call(self, dtype: torch.dtype, data_format: str) -> Call:
+        axes = len(self.kernel)
+        dilation = self.dilation or (1,) * axes
+        extents = [
+            (y - 1) * s + (k - 1) * d + 1 - 2 * p + min(self.left_over, s - 1)
+            for y, k, s, p, d in zip(
+                *(self.pixels, self.kernel, self.stride, self.pad, dilation), strict=True
+            )
+        ]
+        x = integers(self.images, self.groups * self.channels[0], *extents, dtype=dtype)
+        y = integers(self.images, self.groups * self.channels[1], *self.pixels, dtype=dtype)
+        if data_format == "NXC":
+            x, y = (t.movedim(1, -1).contiguous() for t in (x, y))
+        attributes = {
+            "strides": [*self.stride],
+            "pads_begin": [*self.pad],
+            "pads_end": [*self.pad],
+            "dilations": [*dilation],
+            "groups": self.groups,
+            "data_format": data_format,
+            "weights_format": "OIX",
+            "weights_shape": [self.groups * self.channels[1], self.channels[0], *self.kernel],
+        }
+        return Call("convolution_backward_weights", (x, y), attributes)
+
+
+PHASES = {
+    "windows twice as long as apart": Windows((4, 5), (16, 16), (8, 8), (4, 4)),
+    "phases of unequal taps": Windows(
+        (4, 5), (19, 9), (8, 3), (5, 2), left_over=3, channels=(21, 21)
+    ),
+    "one window": Windows((1, 7), (24, 8), (16, 8), (3, 0), channels=(21, 21)),
+    "padding beyond a stride": Windows((5, 3), (30, 9), (10, 8), (14, 4)),
+    "dilated": Windows((4, 3), (15, 9), (9, 4), (6, 0), (2, 1), channels=(24, 24)),
+    "dilated by a divisor": Windows((4, 3), (12, 9), (8, 4), (2, 1), (4, 1), channels=(25, 25)),
+    "groups of images": Windows(
+        *((3, 4), (16, 16), (8, 8), (4, 4)), channels=(16, 18), images=2, groups=2
+    ),
+    "planes": Windows((3, 3, 4), (12, 3, 8), (8, 2, 4), (3, 1, 2)),
+    "rows of planes": Windows(
+        (2, 3, 4), (2, 12, 8), (1, 8, 4), (0, 3, 2), left_over=5, channels=(21, 21)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_phases(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for what, windows in PHASES.items():
+            for data_format in ("NCX", "NXC"):
+                call = windows.call(dtype, data_format)
+                assert torch.equal(call.run(), call.exact()), (what, data_format)
+                assert "phase by phase" in call.kernel(), (what, data_format, call.kernel())
+
+
+# With 16 lanes, windows of 16 taps are half a block.
+TAPS = {
+    "windows twice as long as apart": Windows((5, 6), (3, 32), (2, 16), (1, 9)),
+    "four blocks": Windows((4, 5), (2, 128), (1, 64), (0, 30), channels=(3, 21)),
+    "windows tile the row": Windows((3, 7), (2, 32), (2, 32), (0, 0), left_over=9),
+    "windows apart": Windows((3, 7), (1, 32), (2, 48), (0, 7)),
+    "one axis": Windows((50,), (32,), (16,), (8,), images=3),
+    "dilated rows": Windows((4, 6), (3, 32), (1, 16), (2, 9), (3, 1)),
+    "groups": Windows((4, 6), (3, 32), (1, 16), (2, 9), groups=2),
+    "three axes, in phases": Windows((2, 3, 4), (2, 12, 32), (1, 8, 16), (0, 3, 9)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_taps_in_lanes(target: str, dtype: torch.dtype) -> None:
+    pairs = dtype == torch.bfloat16 and multiplies_pairs(target)
+    with torch_ops.backends.use("simd", target):
+        for what, windows in TAPS.items():
+            call = windows.call(dtype, "NCX")
+            assert torch.equal(call.run(), call.exact()), what
+            if (target, dtype) == ("generic", torch.float64):
+                continue  # its lanes are full of 17 channels
+            assert ("taps of a channel in lanes" in call.kernel()) != pairs, (what, call.kernel())
+
+
+def test_many_channels_are_transposed() -> None:
+    """All channels of a box would be packed, and only few windows fit then."""
+    with torch_ops.backends.use("simd"):
+        windows = Windows((6, 6), (16, 32), (8, 16), (4, 9), channels=(96, 21))
+        call = windows.call(torch.float32, "NCX")
+        assert "taps of a channel in lanes" not in call.kernel()
+        assert torch.equal(call.run(), call.exact())
