@@ -1,6 +1,6 @@
-"""The SIMD backend's weights gradients of windows far apart.
+"""The SIMD backend where windows are far apart.
 
-Phase by phase, and with taps of one channel in lanes.
+wgrad and fprop phase by phase, and wgrad with taps of one channel in lanes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Windows:
     images: int = 1
     groups: int = 1
 
-    def call(self, dtype: torch.dtype, data_format: str) -> Call:
+    def call(self, partial: str, dtype: torch.dtype, data_format: str) -> Call:
         axes = len(self.kernel)
         dilation = self.dilation or (1,) * axes
         extents = [
@@ -40,8 +40,10 @@ class Windows:
                 *(self.pixels, self.kernel, self.stride, self.pad, dilation), strict=True
             )
         ]
-        x = integers(self.images, self.groups * self.channels[0], *extents, dtype=dtype)
-        y = integers(self.images, self.groups * self.channels[1], *self.pixels, dtype=dtype)
+        x_channels, y_channels = self.channels
+        x = integers(self.images, self.groups * x_channels, *extents, dtype=dtype)
+        y = integers(self.images, self.groups * y_channels, *self.pixels, dtype=dtype)
+        w = integers(self.groups * y_channels, x_channels, *self.kernel, dtype=dtype)
         if data_format == "NXC":
             x, y = (t.movedim(1, -1).contiguous() for t in (x, y))
         attributes = {
@@ -52,12 +54,15 @@ class Windows:
             "groups": self.groups,
             "data_format": data_format,
             "weights_format": "OIX",
-            "weights_shape": [self.groups * self.channels[1], self.channels[0], *self.kernel],
         }
-        return Call("convolution_backward_weights", (x, y), attributes)
+        if partial == "wgrad":
+            attributes["weights_shape"] = [*w.shape]
+            return Call("convolution_backward_weights", (x, y), attributes)
+        bias = integers(self.groups * y_channels, dtype=dtype)
+        return Call("convolution", (x, w, bias), attributes)
 
 
-PHASES = {
+WGRAD = {
     "windows twice as long as apart": Windows((4, 5), (16, 16), (8, 8), (4, 4)),
     "phases of unequal taps": Windows(
         (4, 5), (19, 9), (8, 3), (5, 2), left_over=3, channels=(21, 21)
@@ -76,13 +81,32 @@ PHASES = {
 }
 
 
+# Where a row of windows meets much.
+FPROP = {
+    "windows twice as long as apart": Windows(
+        *((3, 15), (16, 16), (8, 8), (0, 4)), channels=(72, 21)
+    ),
+    "phases of unequal taps": Windows(
+        *((3, 40), (19, 9), (8, 3), (5, 2)), left_over=3, channels=(60, 5)
+    ),
+    "dilated": Windows((4, 40), (9, 8), (5, 3), (6, 0), (2, 1), channels=(128, 9)),
+    "groups of images": Windows(
+        *((2, 40), (12, 8), (6, 3), (3, 4)), channels=(100, 9), images=2, groups=2
+    ),
+    "planes": Windows((3, 3, 9), (8, 4, 8), (4, 2, 3), (3, 1, 2), channels=(100, 8)),
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("partial", "phases"), [("wgrad", WGRAD), ("fprop", FPROP)], ids=("wgrad", "fprop")
+)
 @every_target
-def test_phases(target: str, dtype: torch.dtype) -> None:
+def test_phases(target: str, partial: str, phases: dict[str, Windows], dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
-        for what, windows in PHASES.items():
+        for what, windows in phases.items():
             for data_format in ("NCX", "NXC"):
-                call = windows.call(dtype, data_format)
+                call = windows.call(partial, dtype, data_format)
                 assert torch.equal(call.run(), call.exact()), (what, data_format)
                 assert "phase by phase" in call.kernel(), (what, data_format, call.kernel())
 
@@ -106,7 +130,7 @@ def test_taps_in_lanes(target: str, dtype: torch.dtype) -> None:
     pairs = dtype == torch.bfloat16 and multiplies_pairs(target)
     with torch_ops.backends.use("simd", target):
         for what, windows in TAPS.items():
-            call = windows.call(dtype, "NCX")
+            call = windows.call("wgrad", dtype, "NCX")
             assert torch.equal(call.run(), call.exact()), what
             if (target, dtype) == ("generic", torch.float64):
                 continue  # its lanes are full of 17 channels
@@ -117,6 +141,6 @@ def test_many_channels_are_transposed() -> None:
     """All channels of a box would be packed, and only few windows fit then."""
     with torch_ops.backends.use("simd"):
         windows = Windows((6, 6), (16, 32), (8, 16), (4, 9), channels=(96, 21))
-        call = windows.call(torch.float32, "NCX")
+        call = windows.call("wgrad", torch.float32, "NCX")
         assert "taps of a channel in lanes" not in call.kernel()
         assert torch.equal(call.run(), call.exact())

@@ -2,9 +2,12 @@
 // pixels of the result, whose lanes are its channels, and which sums over taps and the other side's
 // channels. Rows of the operand are copied, zero-padded and channels last, into a small buffer, and
 // the register tile broadcasts straight from there: taps and channels are one contiguous run.
-// All phases (phases.h) share the buffer.
+// All phases (phases.h) share the buffer. But where fprop's windows overlap and are many rows
+// apart, those that one remainder of taps modulo the stride meets are packed at a time, so that
+// there is room for many windows.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/directed_plan.h"
@@ -44,7 +47,7 @@ bool pairs_run_on(const Arithmetic& arithmetic, int64_t channels, const PhasedAx
 
 class DataPlan : public DirectedPlan {
  public:
-  DataPlan(const Problem& problem, const Arithmetic& arithmetic);
+  DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::optional<int> phased);
   void run(const Operands& operands) const override;
 
  private:
@@ -58,6 +61,14 @@ class DataPlan : public DirectedPlan {
     std::vector<FoldedRuns> runs;
   };
 
+  // What is packed at a time, of the channels of a chunk.
+  struct Turn {
+    PerAxis<PhasedAxis> axes;
+    PerAxis<Strip> strips;  // where the windows of a packed box are
+    Packing packing;
+    size_t first_phase, end_phase;
+  };
+
   // Where a packed box and its results lie, and room for where the rows of tiles begin.
   struct Place {
     const char* buffer;
@@ -68,14 +79,15 @@ class DataPlan : public DirectedPlan {
 
   void choose_sizes();
   void choose_edges();
-  FoldedRuns runs(const BoxPhase& phase, const PerAxis<Range>& taps, const Chunk& chunk,
-                  int vectors) const;
+  FoldedRuns runs(const Turn& turn, const BoxPhase& phase, const PerAxis<Range>& taps,
+                  const Chunk& chunk, int vectors) const;
   template <class F>
   void for_each_piece(size_t phase, const BoxRange& windows, const F& f) const;
   template <class F>
-  void run_windows(const BlockRange& part, const Chunk& chunk, size_t phase, const BoxRange& box,
-                   const BoxRange& windows, const PerAxis<Range>& taps, const Place& place,
-                   const char* packed, const char* bias, const F& meanwhile) const;
+  void run_windows(const BlockRange& part, const Chunk& chunk, const Turn& turn, size_t phase,
+                   const BoxRange& box, const BoxRange& windows, const PerAxis<Range>& taps,
+                   const Place& place, const char* packed, const char* bias,
+                   const F& meanwhile) const;
   const char* pack_bias(const void* bias, char* packed) const;
   void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                const BlockRange& next_part, const BoxRange& next_box, const char* packed,
@@ -112,14 +124,14 @@ class DataPlan : public DirectedPlan {
 
   std::vector<LaneBlock> blocks_;
   PerAxis<PhasedAxis> axes_;
-  std::vector<BoxPhase> phases_;
+  std::vector<Turn> turns_;
+  std::vector<BoxPhase> phases_;  // of all turns
   std::vector<PerAxis<bool>>
       edges_;  // by phase: the axes along which windows at the edge are apart
   std::vector<Chunk> chunks_;
   const bool pairs_run_on_;
   const PackedTaps weights_;
-  PerAxis<Strip> strips_;  // where the windows of a packed box are
-  Packing packing_, unpacking_;
+  Packing unpacking_;
   BoxGrid grid_;
   std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_ = 0;
@@ -130,16 +142,11 @@ class DataPlan : public DirectedPlan {
   int64_t weights_units_;  // packed weights for one lane
 };
 
-DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
+DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::optional<int> phased)
     : DirectedPlan(problem, arithmetic),
       axes_(phased_axes(problem)),
       pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_.extent[3])),
       weights_(problem, arithmetic, pairs_run_on_),
-      packing_{&arithmetic,
-               in_,
-               {},
-               arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none,
-               pairs_run_on_},
       unpacking_{&arithmetic, out_, {}} {
   unpacking_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
@@ -156,34 +163,51 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic)
   const bool shared_lines = out_channels_ * element() % 64 != 0 && covered({1, 1, 1, 1}) > 1;
   staged_ = transposed || shared_lines || (rounded() && !complete_);
 
+  const Pairing pairing = arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;
+  turns_.push_back({axes_, {}, {&arithmetic, in_, {}, pairing, pairs_run_on_}, 0, 0});
+  if (phased) {
+    const std::vector<PhasedAxis> rows = fprop_phases(problem.geometry.axes[*phased]);
+    turns_.resize(rows.size(), turns_.front());
+    for (size_t i = 0; i < rows.size(); ++i) turns_[i].axes[*phased + 1] = rows[i];
+    staged_ |= rounded();  // sums of all turns are rounded once
+  }
+
   choose_sizes();
 
-  phases_ = box_phases(axes_, strips_);
+  for (Turn& turn : turns_) {
+    turn.first_phase = phases_.size();
+    for (const BoxPhase& phase : box_phases(turn.axes, turn.strips)) phases_.push_back(phase);
+    turn.end_phase = phases_.size();
+  }
   choose_edges();
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
     chunk.weights = weights_units_;
-    for (const BoxPhase& phase : phases_) {
-      chunk.phase_units.push_back(weights_units_ - chunk.weights);
-      weights_units_ += weights_.units(phase, chunk.channels);
-      for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
-        const bool used = std::ranges::any_of(
-            blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
-        chunk.runs.push_back(used ? runs(phase, all_taps(phase), chunk, vectors) : FoldedRuns());
-        bytes += chunk.runs.back().bytes();
+    for (const Turn& turn : turns_)
+      for (size_t i = turn.first_phase; i < turn.end_phase; ++i) {
+        const BoxPhase& phase = phases_[i];
+        chunk.phase_units.push_back(weights_units_ - chunk.weights);
+        weights_units_ += weights_.units(phase, chunk.channels);
+        for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
+          const bool used = std::ranges::any_of(
+              blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
+          chunk.runs.push_back(used ? runs(turn, phase, all_taps(phase), chunk, vectors)
+                                    : FoldedRuns());
+          bytes += chunk.runs.back().bytes();
+        }
       }
-    }
   }
 
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
   part_units_ = weights_units_ * largest_part_lanes_;
   workspace_units_ =
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
-  kernel = std::string(contraction_name(problem.wanted)) + ", channels in lanes, " +
-           (pairs_run_on_ ? "taps joined with channels, " : "") + arithmetic.name;
+  kernel = (phased ? "phase by phase, " : "") + std::string(contraction_name(problem.wanted)) +
+           ", channels in lanes, " + (pairs_run_on_ ? "taps joined with channels, " : "") +
+           arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
-                                phases_.size() * sizeof(BoxPhase));
+                                phases_.size() * sizeof(BoxPhase) + turns_.size() * sizeof(Turn));
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
@@ -201,7 +225,9 @@ void DataPlan::choose_sizes() {
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
     int64_t product = 1;
-    for (int a = 0; a < kBoxRank; ++a) product *= axes_[a].strip(windows[a], Apart::windows).length;
+    // No turn has more taps than the first.
+    for (int a = 0; a < kBoxRank; ++a)
+      product *= turns_.front().axes[a].strip(windows[a], Apart::windows).length;
     return product;
   };
   const auto one_tap_along = [&](int a) {
@@ -272,8 +298,9 @@ void DataPlan::choose_sizes() {
   grid_.size = size;
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = axes_[a].windows;
-    strips_[a] = axes_[a].strip(size[a], Apart::windows);
+    for (Turn& turn : turns_) turn.strips[a] = turn.axes[a].strip(size[a], Apart::windows);
   }
+  const PerAxis<Strip>& strips = turns_.front().strips;
 
   const int64_t chunk_count = ceil_div(in_channels_, channels);
   channels = ceil_div(in_channels_, chunk_count);
@@ -282,13 +309,15 @@ void DataPlan::choose_sizes() {
   for (int64_t first = 0; first < in_channels_; first += channels) {
     const int64_t count = std::min(channels, in_channels_ - first);
     chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
-    largest = std::max(largest, row_elements(strips_[3].length, chunks_.back()));
+    largest = std::max(largest, row_elements(strips[3].length, chunks_.back()));
   }
-  buffer_units_ = strips_[0].length * strips_[1].length * strips_[2].length * largest /
+  buffer_units_ = strips[0].length * strips[1].length * strips[2].length * largest /
                   weights_.elements_of_unit();
-  packing_.strips = strips_;
-  // Rows whose last unit is half empty do not follow each other.
-  if (!pairs_run_on_ || strips_[3].length % 2 == 0) join_rows(packing_, grid_);
+  for (Turn& turn : turns_) {
+    turn.packing.strips = turn.strips;
+    // Rows whose last unit is half empty do not follow each other.
+    if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
+  }
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
@@ -363,18 +392,19 @@ void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f)
   });
 }
 
-FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, const Chunk& chunk,
-                          int vectors) const {
+FoldedRuns DataPlan::runs(const Turn& turn, const BoxPhase& phase, const PerAxis<Range>& taps,
+                          const Chunk& chunk, int vectors) const {
+  const PerAxis<Strip>& strips = turn.strips;
   FoldedRuns runs;
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   const auto all = [&](int a) { return phase.axes[a]->sliding.taps; };
   for (int64_t t0 = taps[1].begin; t0 < taps[1].end; ++t0)
     for (int64_t t1 = taps[2].begin; t1 < taps[2].end; ++t1) {
       const int64_t row =
-          t0 * phase.footings[1].tap * strips_[2].length + t1 * phase.footings[2].tap;
+          t0 * phase.footings[1].tap * strips[2].length + t1 * phase.footings[2].tap;
       const auto add = [&](int64_t first, int64_t count) {
         const int64_t elements = weights_.elements_of_unit(), steps = count * chunk.position;
-        const int64_t a = row * row_elements(strips_[3].length, chunk) +
+        const int64_t a = row * row_elements(strips[3].length, chunk) +
                           first * phase.footings[3].tap * chunk.position;
         const int64_t b = (t0 * all(2) + t1) * weights_.units(all(3), chunk.channels) +
                           weights_.units(first, chunk.channels);
@@ -391,18 +421,19 @@ FoldedRuns DataPlan::runs(const BoxPhase& phase, const PerAxis<Range>& taps, con
 
 // All lanes of the part for some windows of a packed box; calls `meanwhile` after every tile.
 template <class F>
-void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t index,
-                           const BoxRange& box, const BoxRange& windows, const PerAxis<Range>& taps,
-                           const Place& place, const char* packed, const char* bias,
-                           const F& meanwhile) const {
+void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Turn& turn,
+                           size_t index, const BoxRange& box, const BoxRange& windows,
+                           const PerAxis<Range>& taps, const Place& place, const char* packed,
+                           const char* bias, const F& meanwhile) const {
   const BoxPhase& phase = phases_[index];
+  const PerAxis<Strip>& strips = turn.strips;
   int64_t pixels = 0;
   for_each_row(windows, [&](const PerAxis<int64_t>& u) {
     const auto a_of = [&](int a) {
       return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
     };
-    const int64_t row = (a_of(0) * strips_[1].length + a_of(1)) * strips_[2].length + a_of(2);
-    int64_t a_row = row * row_elements(strips_[3].length, chunk) + a_of(3) * chunk.position;
+    const int64_t row = (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
+    int64_t a_row = row * row_elements(strips[3].length, chunk) + a_of(3) * chunk.position;
     int64_t c_row = 0;
     for (int a = 0; a < kBoxRank; ++a)
       c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
@@ -423,7 +454,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
     const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
     if (!whole && some_vectors != block.vectors) {
       some_vectors = block.vectors;
-      some_runs = runs(phase, taps, chunk, block.vectors);
+      some_runs = runs(turn, phase, taps, chunk, block.vectors);
     }
     const FoldedRuns& runs =
         whole ? chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)]
@@ -438,7 +469,8 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, size_t in
       call.fetches_result = true;
     }
     runs.use_in(call);
-    call.start = &chunk != chunks_.data() ? Start::accumulate : Start::zero;
+    const bool first = &chunk == chunks_.data() && &turn == turns_.data();
+    call.start = first ? Start::zero : Start::accumulate;
     if (bias && call.start == Start::zero) {
       call.start = Start::bias;
       call.bias = bias + block.lane * unit();
@@ -487,36 +519,40 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   // While a chunk of this box is multiplied, the next one is fetched: with it channels first takes
   // 0.88 to 1.0 of the time, channels last 0.96 to 1.03 (Zen 5, 8 lanes).
   int64_t tiles = 0;
-  for (const BoxPhase& phase : phases_) {
-    const BoxRange windows = windows_of(box, phase);
+  for (size_t i = turns_.front().first_phase; i < turns_.front().end_phase; ++i) {
+    const BoxRange windows = windows_of(box, phases_[i]);
     if (!windows.empty())
       tiles += part.blocks *
                ceil_div(windows.count[0] * windows.count[1] * windows.count[2] * windows.count[3],
                         arithmetic_.tiles.max_rows[blocks_.front().vectors]);
   }
-  for (const Chunk& chunk : chunks_) {
+  const size_t turns = turns_.size(), steps = chunks_.size() * turns;
+  for (size_t step = 0; step < steps; ++step) {
+    const Chunk& chunk = chunks_[step / turns];
+    const Turn& turn = turns_[step % turns];
     // In what is packed: units, or elements of bfloat16 as they are.
     const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
     const Panel panel{chunk.first,
                       chunk.channels,
                       0,
-                      row_elements(packing_.strips[3].length, chunk) / packed_elements,
+                      row_elements(turn.packing.strips[3].length, chunk) / packed_elements,
                       chunk.position / packed_elements,
                       1};
-    pack_box(packing_, in, box, &panel, 1, buffer);
-    const bool last = &chunk == &chunks_.back();
-    const Chunk& then = last ? chunks_.front() : *(&chunk + 1);
-    BoxPrefetch prefetch(packing_, last ? in_data(operands, next_part.group) : in,
-                         last ? next_box : box, then.first, then.channels, tiles);
+    pack_box(turn.packing, in, box, &panel, 1, buffer);
+    const bool last = step + 1 == steps;
+    const Chunk& next_chunk = chunks_[last ? 0 : (step + 1) / turns];
+    BoxPrefetch prefetch(turns_[(step + 1) % turns].packing,
+                         last ? in_data(operands, next_part.group) : in, last ? next_box : box,
+                         next_chunk.first, next_chunk.channels, tiles);
     BoxPrefetch results;
     if (far_ && last)
       results = BoxPrefetch(unpacking_, out, positions, 0,
                             std::min(part.lanes, out_channels_ - part.lane), tiles);
-    for (size_t index = 0; index < phases_.size(); ++index) {
+    for (size_t index = turn.first_phase; index < turn.end_phase; ++index) {
       const BoxRange windows = windows_of(box, phases_[index]);
       if (windows.empty()) continue;
       for_each_piece(index, windows, [&](const BoxRange& piece, const PerAxis<Range>& taps) {
-        run_windows(part, chunk, index, box, piece, taps, place, packed, bias, [&] {
+        run_windows(part, chunk, turn, index, box, piece, taps, place, packed, bias, [&] {
           prefetch.fetch();
           results.fetch();
         });
@@ -584,8 +620,9 @@ const char* DataPlan::pack_bias(const void* bias, char* packed) const {
 
 }  // namespace
 
-std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic) {
-  return std::make_unique<DataPlan>(problem, arithmetic);
+std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                      std::optional<int> phased) {
+  return std::make_unique<DataPlan>(problem, arithmetic, phased);
 }
 
 }  // namespace convtbw::simd

@@ -51,6 +51,17 @@ PerAxis<PhasedAxis> phased_axes(const Problem& problem) {
   return axes;
 }
 
+std::vector<PhasedAxis> fprop_phases(const Axis& a) {
+  const int64_t period = a.stride / std::gcd(a.stride, a.dilation);
+  std::vector<PhasedAxis> phases;
+  for (int64_t tap = 0; tap < std::min(a.k, period); ++tap) {
+    const Sliding sliding{(a.k - 1 - tap) / period + 1, tap * a.dilation - a.pad, a.stride,
+                          period * a.dilation};
+    phases.push_back({a.y, 0, 1, {{sliding, 0, a.y, 0, 1, tap, period}}, true});
+  }
+  return phases;
+}
+
 std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips) {
   std::vector<BoxPhase> result;
   int64_t taps = 0;

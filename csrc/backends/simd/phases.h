@@ -36,6 +36,10 @@ struct PhasedAxis {
 // The images, then the spatial axes.
 PerAxis<PhasedAxis> phased_axes(const Problem& problem);
 
+// The same of fprop, for each remainder of taps modulo the stride: its taps meet rows that no other
+// remainder's meet. Their sums add up.
+std::vector<PhasedAxis> fprop_phases(const Axis& axis);
+
 // One phase of every axis.
 struct BoxPhase {
   PerAxis<const Phase*> axes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "backends/simd/in_place.h"
 #include "backends/simd/kernels.h"
@@ -9,7 +10,10 @@
 
 namespace convtbw::simd {
 
-std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic);
+// fprop's `phased` axis, if there is one: computed phase by phase. Along it x is longer than its
+// stride times its dilation.
+std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                      std::optional<int> phased = {});
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
 // Where suits_winograd (core/winograd.h), in float32.
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);
@@ -30,7 +34,7 @@ std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
                                                   const InPlaceKernels& kernels, Lanes lanes);
 
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
-// For one slice, and an axis along which x is longer than its stride times its dilation.
+// For one slice, and such an axis.
 std::unique_ptr<const Plan> phased_weights_plan(const Problem& problem,
                                                 const Arithmetic& arithmetic, int axis);
 

@@ -245,27 +245,31 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
 }
 
-// The axis along which a weights gradient should be computed phase by phase. Time without phases
-// over that with them, 2-D and 3-D, two layouts, 8 lanes (Zen 3, 170 random layers): strides of 16
-// and 32 1.0 to 4.8, 1.9 in the mean (21 to 21 channels, 64x64, stride 32, 6 to 10); of 8 0.8 to
-// 2.2, 1.1 in the mean, where a row of windows meets as much or the weights are as many; of fewer
-// and of rows with few taps 0.65 to 1.0, of strides up to 5 0.8 to 1.05. Windows of which less than
-// a half overlaps share little: 0.7 to 0.95.
+// The axis along which wgrad or fprop should be computed phase by phase: its windows are many rows
+// apart, and overlap by at least half of what lies between. Time without phases over that with
+// them, 2-D and 3-D, two layouts, 8 lanes (Zen 3, 280 random layers):
+// - wgrad, strides of 16 and 32 1.0 to 4.8, 1.9 in the mean (21 to 21 channels, 64x64, stride 32, 6
+//   to 10); of 8 0.8 to 2.2, 1.1 in the mean, where a row of windows meets as much, or weights and
+//   long rows of taps are as many; of fewer 0.65 to 1.0, of strides up to 5 0.8 to 1.05;
+// - fprop, where a row of windows meets as much 1.02 to 3.2, 1.4 in the mean; less 0.75 to 1.1;
+//   where the other axes have up to 3 taps 0.7 to 1.2.
+// Windows of which less overlaps share little: 0.7 to 0.95.
 std::optional<int> phased_axis(const Problem& p) {
-  constexpr int64_t kLeastStride = 8, kManyRows = 96 << 10, kManyWeights = 64 << 10, kLongRow = 8;
+  constexpr int64_t kManyWeights = 64 << 10, kTaps = 8;
   const Geometry& g = p.geometry;
-  if (p.slices > 1) return {};
-  const int a = g.axes[0].stride > g.axes[1].stride ? 0 : 1;
-  const Axis& axis = g.axes[a];
   const auto& [depth, rows, row] = g.axes;
-  if (axis.stride < kLeastStride || 2 * axis.k < 3 * axis.stride ||
+  const int a = depth.stride > rows.stride ? 0 : 1;
+  const Axis& axis = g.axes[a];
+  if (p.wanted == Role::x || p.slices > 1 || 2 * axis.k < 3 * axis.stride ||
       axis.x <= axis.stride * axis.dilation)
     return {};
-  // What a row of windows meets.
   const int64_t met = depth.k * (a == 0 ? rows.x : rows.k) * row.x * g.x_channels;
-  const int64_t weights = g.taps() * g.x_channels * g.y_channels;
-  const bool many = met >= kManyRows || (weights >= kManyWeights && row.k >= kLongRow);
-  return many ? std::optional(a) : std::nullopt;
+  const bool wgrad = p.wanted == Role::w;
+  const int64_t least_stride = wgrad ? 8 : 4, much = (wgrad ? 96 : 128) << 10;
+  const bool many_weights = g.taps() * g.x_channels * g.y_channels >= kManyWeights;
+  const bool suits = wgrad ? met >= much || (many_weights && row.k >= kTaps)
+                           : met >= much && g.taps() / axis.k >= kTaps;
+  return axis.stride >= least_stride && suits ? std::optional(a) : std::nullopt;
 }
 
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
@@ -296,14 +300,14 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   // stride 3, 3x3 and 2x2; Zen 4).
   if (p.wanted == Role::w) {
     const simd::Arithmetic& arithmetic = g.axes.back().y > 1 ? chosen : plain;
-    const std::optional<int> axis = phased_axis(p);
-    return axis ? simd::phased_weights_plan(p, arithmetic, *axis)
-                : simd::weights_plan(p, arithmetic);
+    const std::optional<int> phased = phased_axis(p);
+    return phased ? simd::phased_weights_plan(p, arithmetic, *phased)
+                  : simd::weights_plan(p, arithmetic);
   }
   if (slides) return simd::slid_pixels_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
-                                           : simd::data_plan(p, chosen);
+                                           : simd::data_plan(p, chosen, phased_axis(p));
 }
 
 Prepared prepare(const Problem& original, std::string_view target) {
