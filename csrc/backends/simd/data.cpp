@@ -580,24 +580,27 @@ void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
 }
 
 void DataPlan::run(const Operands& operands) const {
-  const int64_t boxes = grid_.boxes(), chunks = static_cast<int64_t>(chunks_.size());
-  const int64_t parts = static_cast<int64_t>(parts_.size());
+  const int64_t boxes = grid_.boxes(), chunks = std::ssize(chunks_), turns = std::ssize(turns_);
+  const int64_t parts = std::ssize(parts_);
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
     const int64_t blocks = parts_[first].blocks;  // the most of any part
-    parallel_for(problem_.threads, count * chunks * blocks, [&](int64_t i) {
-      const int64_t index = i / blocks / chunks, block = i % blocks;
+    parallel_for(problem_.threads, count * chunks * turns * blocks, [&](int64_t i) {
+      const int64_t index = i / blocks / turns / chunks, block = i % blocks;
       const BlockRange& part = parts_[first + index];
-      if (block >= part.blocks) return;
-      const Chunk& chunk = chunks_[i / blocks % chunks];
+      const Turn& turn = turns_[i / blocks % turns];
+      if (block >= part.blocks || turn.first_phase == turn.end_phase) return;
+      const Chunk& chunk = chunks_[i / blocks / turns % chunks];
       const LaneBlock& lanes = blocks_[part.first_block + block];
-      weights_.pack(operands.data.w, phases_,
+      const int64_t units_before = chunk.weights + chunk.phase_units[turn.first_phase];
+      weights_.pack(operands.data.w,
+                    std::span(phases_).subspan(turn.first_phase, turn.end_phase - turn.first_phase),
                     {part.group, chunk.first, chunk.channels, lanes.lane, lanes.live,
                      int64_t{lanes.vectors} * arithmetic_.lanes,
-                     weights_of(index) + chunk.weights * part.lanes * unit(), part.lanes,
+                     weights_of(index) + units_before * part.lanes * unit(), part.lanes,
                      lanes.lane - part.lane});
     });
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "core/scratch.h"
 
@@ -28,17 +29,18 @@ PackedTaps::PackedTaps(const Problem& problem, const Arithmetic& arithmetic, boo
       out_stride_(problem.wanted == Role::y ? problem.w.y_channel : problem.w.x_channel),
       run_on_(run_on),
       contiguous_(in_stride_ != 1 && out_stride_ != 1) {
+  int64_t inner_taps = 1;
   for (int a = kMaxRank - 1; a >= 0; --a) {
     const int64_t taps = problem.geometry.axes[a].k;
-    contiguous_ &= taps == 1 || problem.w.axes[a] == taps_;
-    taps_ *= taps;
+    contiguous_ &= taps == 1 || problem.w.axes[a] == inner_taps;
+    inner_taps *= taps;
   }
-  contiguous_ &= taps_ > 1 && taps_ <= kMaxTransposedTaps;
+  contiguous_ &= inner_taps > 1;
 }
 
 // f(phase, where its units for the block's lanes go)
 template <class F>
-void PackedTaps::for_each_phase(const std::vector<BoxPhase>& phases, const Block& block,
+void PackedTaps::for_each_phase(std::span<const BoxPhase> phases, const Block& block,
                                 const F& f) const {
   char* to = static_cast<char*>(block.packed);
   for (const BoxPhase& phase : phases) {
@@ -50,7 +52,7 @@ void PackedTaps::for_each_phase(const std::vector<BoxPhase>& phases, const Block
 
 // f(where a tap lies in the weights, where its units go)
 template <class F>
-void PackedTaps::for_each_packed_tap(const std::vector<BoxPhase>& phases, const Block& block,
+void PackedTaps::for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block,
                                      const F& f) const {
   for_each_phase(phases, block, [&](const BoxPhase& phase, char* to) {
     for_each_tap(phase, strides_, [&](int64_t tap) {
@@ -60,7 +62,7 @@ void PackedTaps::for_each_packed_tap(const std::vector<BoxPhase>& phases, const 
   });
 }
 
-void PackedTaps::pack(const void* weights, const std::vector<BoxPhase>& phases,
+void PackedTaps::pack(const void* weights, std::span<const BoxPhase> phases,
                       const Block& block) const {
   const int64_t bytes = element_bytes(dtype_);
   const int64_t first =
@@ -75,7 +77,7 @@ void PackedTaps::pack(const void* weights, const std::vector<BoxPhase>& phases,
   });
 }
 
-void PackedTaps::pack_running_on(const char* w, const std::vector<BoxPhase>& phases,
+void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases,
                                  const Block& block) const {
   const int64_t bytes = element_bytes(dtype_);
   for_each_phase(phases, block, [&](const BoxPhase& phase, char* to) {
@@ -99,42 +101,57 @@ void PackedTaps::pack_running_on(const char* w, const std::vector<BoxPhase>& pha
   });
 }
 
-// All taps of some channels, transposed; then each to its place. Those of a single channel lie a
-// power of two apart there, often, and would drive each other out of the first-level cache: 3x3 of
-// 512 channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
-void PackedTaps::pack_transposed(const char* w, const std::vector<BoxPhase>& phases,
+// Taps of some channels, transposed; then each to its place. Those of a single channel lie a power
+// of two apart there, often, and would drive each other out of the first-level cache: 3x3 of 512
+// channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
+void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases,
                                  const Block& block) const {
   constexpr int64_t kTileBytes = 32 << 10, kMostUnits = 16;
   const int64_t bytes = element_bytes(dtype_), all_units = units(1, block.channels);
   const int64_t channels = elements_of_unit(), step = channels * in_stride_ * bytes;
-  const int64_t row = block.width * unit(), tap_row = taps_ * row;
-  const int64_t most_units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
-  char* const tile = local_scratch<char>(most_units * tap_row);
-  Copy copy{w,
-            1,
-            out_stride_,
-            tile,
-            most_units * block.width,
-            1,
-            taps_,
-            block.live,
-            block.width - block.live};
-  copy.second = in_stride_;
-  for (int64_t first = 0, count; first < all_units; first += count) {
-    count = std::min(most_units, all_units - first);
-    for (int64_t i = first; i < first + count; ++i) {
-      copy.from = w + i * step;
-      copy.to = tile + (i - first) * row;
-      if (i + kAhead < all_units)
-        for (int64_t lane = 0; lane < block.live; ++lane)
-          for (int64_t at = 0; at < taps_ * bytes; at += 64)
-            __builtin_prefetch(w + (i + kAhead) * step + lane * out_stride_ * bytes + at);
-      if ((i + 1) * channels > block.channels) copy.halves = Halves::first;
-      arithmetic_.pack[static_cast<int>(dtype_)](copy);
+  const int64_t row = block.width * unit();
+  struct Place {
+    int64_t tap;
+    char* to;
+  };
+  std::vector<Place> places;
+  for_each_packed_tap(phases, block, [&](int64_t tap, char* to) { places.push_back({tap, to}); });
+  std::ranges::sort(places, {}, &Place::tap);
+  // As many neighbours as are transposed at a time.
+  for (auto begin = places.begin(), end = begin; begin != places.end(); begin = end) {
+    const int64_t first_tap = begin->tap;
+    end = std::ranges::lower_bound(begin, places.end(), first_tap + kMaxTransposedTaps, {},
+                                   &Place::tap);
+    const int64_t taps = (end - 1)->tap + 1 - first_tap, tap_row = taps * row;
+    const char* const from = w + first_tap * bytes;
+    const int64_t most_units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
+    char* const tile = local_scratch<char>(most_units * tap_row);
+    Copy copy{from,
+              1,
+              out_stride_,
+              tile,
+              most_units * block.width,
+              1,
+              taps,
+              block.live,
+              block.width - block.live};
+    copy.second = in_stride_;
+    for (int64_t first = 0, count; first < all_units; first += count) {
+      count = std::min(most_units, all_units - first);
+      for (int64_t i = first; i < first + count; ++i) {
+        copy.from = from + i * step;
+        copy.to = tile + (i - first) * row;
+        if (i + kAhead < all_units)
+          for (int64_t lane = 0; lane < block.live; ++lane)
+            for (int64_t at = 0; at < taps * bytes; at += 64)
+              __builtin_prefetch(from + (i + kAhead) * step + lane * out_stride_ * bytes + at);
+        copy.halves = (i + 1) * channels > block.channels ? Halves::first : Halves::both;
+        arithmetic_.pack[static_cast<int>(dtype_)](copy);
+      }
+      for (auto place = begin; place != end; ++place)
+        std::memcpy(place->to + first * row, tile + (place->tap - first_tap) * most_units * row,
+                    count * row);
     }
-    for_each_packed_tap(phases, block, [&](int64_t tap, char* to) {
-      std::memcpy(to + first * row, tile + tap * most_units * row, count * row);
-    });
   }
 }
 

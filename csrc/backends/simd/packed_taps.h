@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "backends/simd/phases.h"
 
@@ -38,17 +38,17 @@ class PackedTaps {
            units(phase.axes[3]->sliding.taps, channels);
   }
 
-  void pack(const void* weights, const std::vector<BoxPhase>& phases, const Block& block) const;
+  void pack(const void* weights, std::span<const BoxPhase> phases, const Block& block) const;
 
  private:
   template <class F>
-  void for_each_phase(const std::vector<BoxPhase>& phases, const Block& block, const F& f) const;
+  void for_each_phase(std::span<const BoxPhase> phases, const Block& block, const F& f) const;
   template <class F>
-  void for_each_packed_tap(const std::vector<BoxPhase>& phases, const Block& block,
+  void for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block,
                            const F& f) const;
-  void pack_running_on(const char* w, const std::vector<BoxPhase>& phases,
+  void pack_running_on(const char* w, std::span<const BoxPhase> phases,
                        const Block& block) const;
-  void pack_transposed(const char* w, const std::vector<BoxPhase>& phases,
+  void pack_transposed(const char* w, std::span<const BoxPhase> phases,
                        const Block& block) const;
 
   int64_t unit() const { return dtype_ == Dtype::f64 ? 8 : 4; }
@@ -58,7 +58,6 @@ class PackedTaps {
   const WeightsStrides strides_;
   const int64_t in_stride_, out_stride_;  // of channels
   const bool run_on_;
-  int64_t taps_ = 1;
   bool contiguous_;  // the taps are, where channels are not
 };
 
