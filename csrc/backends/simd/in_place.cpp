@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/simd/partial.h"
 #include "backends/simd/vector.h"
 
 #ifndef CONVTBW_PAIRS_ALONE
@@ -172,6 +173,99 @@ void product(const InPlaceProduct& call) {
   });
 }
 
+// ---- dot products ------------------------------------------------------------------------------
+
+// The lanes of two vectors that are `first`, first + 2 and so on in their part of 128 bits.
+template <int first, class V>
+CONVTBW_INLINE V every_second_of_parts(V a, V b) {
+  constexpr int n = 16 / sizeof(a[0]);
+  return shuffle<[](int lanes, int j) {
+    const int of = j % n;
+    return j - of + (of < n / 2 ? 2 * of : lanes + 2 * of - n) + first;
+  }>(a, b);
+}
+
+// Every second part.
+template <int first, class V>
+CONVTBW_INLINE V every_second_part(V a, V b) {
+  constexpr int n = 16 / sizeof(a[0]);
+  return shuffle<[](int lanes, int j) {
+    const int part = 2 * (j / n), parts = lanes / n;
+    return (part < parts ? part * n : lanes + (part - parts) * n) + first * n + j % n;
+  }>(a, b);
+}
+
+// Of each of as many vectors as one has lanes, the sum of its lanes.
+template <int left, class V>
+CONVTBW_INLINE V sums_of_lanes(V* v) {
+  constexpr int n = sizeof(V) / sizeof(v[0][0]), parts = sizeof(V) / 16;
+  if constexpr (left == 1) {
+    return v[0];
+  } else {
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < left / 2; ++i) {
+      const V a = v[2 * i], b = v[2 * i + 1];
+      if constexpr (left > parts)
+        v[i] = every_second_of_parts<0>(a, b) + every_second_of_parts<1>(a, b);
+      else
+        v[i] = every_second_part<0>(a, b) + every_second_part<1>(a, b);
+    }
+    static_assert(left <= n);
+    return sums_of_lanes<left / 2>(v);
+  }
+}
+
+// Some columns. As many rows at a time as registers hold, then their sums of kDotPixels rows.
+template <class Element, int columns>
+void dot_product_columns(const DotProducts& call, int64_t column) {
+  using T = SumOf<Element>;
+  constexpr int n = kLanes<T>, rows = columns <= 3 ? 4 : 2, sums = kDotPixels * columns;
+  const T* const b = static_cast<const T*>(call.b) + column * call.b_row;
+  const int64_t b_row = call.b_row, whole = call.steps / n * n, rest = call.steps - whole;
+  T start[sums];
+  for (int i = 0; i < sums; ++i) start[i] = static_cast<const T*>(call.start)[column + i % columns];
+  for (int64_t next = 0; next < call.rows; next += kDotPixels) {
+    const int64_t row = smaller(next, call.rows - kDotPixels);  // overlapping the rows before
+    Vector<T> all[sums];
+    for (int first = 0; first < kDotPixels; first += rows) {
+      const Element* a[rows];
+#pragma GCC unroll kUnroll
+      for (int i = 0; i < rows; ++i)
+        a[i] = static_cast<const Element*>(call.a) + (row + first + i) * call.a_row;
+      Sums<T, rows, columns> tile;
+      tile.clear();
+      for (int64_t k = 0; k < whole; k += n)
+        tile.step([&](int i) { return load_beside_sums(a[i] + k); },
+                  [&](int j) { return load(b + j * b_row + k); });
+      if (rest)
+        tile.step([&](int i) { return load_some(a[i] + whole, rest); },
+                  [&](int j) { return load(b + j * b_row + whole); });
+      tile.for_each(
+          [&](const Vector<T>& sum, int i, int j) { all[(first + i) * columns + j] = sum; });
+    }
+    Element* const c = static_cast<Element*>(call.c) + row * call.c_row + column * call.c_column;
+    const bool adjacent = call.c_column == 1 && call.c_row == columns;
+    Element few[sums];
+    Element* const results = adjacent ? c : few;
+    for (int i = 0; i < sums; i += n)
+      store(results + i, sums_of_lanes<n>(all + i) + load(start + i));
+    if (adjacent) continue;
+    for (int i = 0; i < kDotPixels; ++i)
+      for (int j = 0; j < columns; ++j)
+        c[i * call.c_row + j * call.c_column] = few[i * columns + j];
+  }
+}
+
+template <class Element>
+void dot_products(const DotProducts& call) {
+  constexpr void (*columns_of[])(const DotProducts&, int64_t) = {
+      dot_product_columns<Element, 1>, dot_product_columns<Element, 2>,
+      dot_product_columns<Element, 3>, dot_product_columns<Element, 4>};
+  for_each_piece<4>(call.columns, [&](int64_t column, int64_t columns) {
+    columns_of[columns - 1](call, column);
+  });
+}
+
 }  // namespace
 
 extern constinit const InPlaceKernels kInPlace{
@@ -180,6 +274,7 @@ extern constinit const InPlaceKernels kInPlace{
      {product<bfloat16, float>, product<bfloat16, bfloat16>},
      {product<float16, float>, nullptr, product<float16, float16>},
      {nullptr, nullptr, nullptr, product<double, double>}},
+    {dot_products<float>, dot_products<bfloat16>, dot_products<float16>, dot_products<double>},
 };
 
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -33,11 +33,26 @@ struct InPlaceProduct {
   bool to_sums = false;  // c is such sums too
 };
 
+// Products of rows of both operands, whose elements are neighbours:
+//   c[i*c_row + j*c_column] = start[j] + sum over k < steps of  a[i*a_row + k] * b[j*b_row + k]
+// Elements of a and c, units of b and start. Rows of b are whole vectors that end with zeros. At
+// least kDotPixels rows.
+struct DotProducts {
+  const void *a, *b, *start;
+  void* c;
+  int64_t a_row, b_row, c_row, c_column;
+  int64_t rows, columns, steps;
+};
+
+inline constexpr int kDotPixels = 16;
+
 struct InPlaceKernels {
   // By Dtype of a and b.
   void (*pixel_sums[4])(const PixelSums&);
   // By Dtype of b and of c: of the tensor, or of its units.
   void (*product[4][4])(const InPlaceProduct&);
+  // By Dtype of a and c.
+  void (*dot_products[4])(const DotProducts&);
 };
 
 namespace generic {

@@ -29,6 +29,10 @@ std::unique_ptr<const Plan> pointwise_plan(const Problem& problem, const Arithme
 enum class Lanes : uint8_t { pixels, channels };
 std::unique_ptr<const Plan> in_place_data_plan(const Problem& problem, const Arithmetic& arithmetic,
                                                const InPlaceKernels& kernels, Lanes lanes);
+// For such a tap into few channels: those that are summed over are neighbours, a row of pixels has
+// at least kDotPixels.
+std::unique_ptr<const Plan> dot_products_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                              const InPlaceKernels& kernels);
 std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
                                                   const Arithmetic& arithmetic,
                                                   const InPlaceKernels& kernels, Lanes lanes);

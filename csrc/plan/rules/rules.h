@@ -16,6 +16,7 @@ bool suits_grouped_kernels(const Problem& p, bool avx512);
 // few_channels.cpp, of dense problems in float32
 bool has_few_channels(const Problem& p);
 bool suits_few_channels_kernels(const Problem& p, bool avx512);
+bool becomes_few_channels(const Problem& p, bool avx512);
 bool suits_narrow_kernels(const Problem& p, bool avx512);
 bool suits_apart_kernels(const Problem& p);
 
