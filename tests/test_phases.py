@@ -1,6 +1,6 @@
 """The SIMD backend where windows are far apart.
 
-wgrad and fprop phase by phase, and wgrad with taps of one channel in lanes.
+All contractions phase by phase, and wgrad with taps of one channel in lanes.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class Windows:
         if partial == "wgrad":
             attributes["weights_shape"] = [*w.shape]
             return Call("convolution_backward_weights", (x, y), attributes)
+        if partial == "dgrad":
+            attributes["src_shape"] = [*x.shape]
+            return Call("convolution_backward_data", (y, w), attributes)
         bias = integers(self.groups * y_channels, dtype=dtype)
         return Call("convolution", (x, w, bias), attributes)
 
@@ -97,9 +100,29 @@ FPROP = {
 }
 
 
+# Where a window has many results, and there are many windows.
+DGRAD = {
+    "windows twice as long as apart": Windows(
+        *((16, 16), (32, 32), (16, 16), (8, 8)), channels=(17, 5)
+    ),
+    "phases of unequal taps": Windows(
+        *((20, 13), (23, 20), (15, 18), (5, 2)), left_over=3, channels=(17, 5)
+    ),
+    "rows that few windows meet": Windows(
+        *((2, 130), (41, 11), (20, 13), (20, 0)), left_over=9, channels=(18, 3)
+    ),
+    "groups of images": Windows(
+        *((11, 12), (24, 24), (16, 16), (4, 7)), channels=(17, 5), images=2, groups=2
+    ),
+    "planes": Windows((4, 4, 16), (12, 3, 4), (8, 3, 4), (2, 1, 0), channels=(64, 3)),
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("partial", "phases"), [("wgrad", WGRAD), ("fprop", FPROP)], ids=("wgrad", "fprop")
+    ("partial", "phases"),
+    [("wgrad", WGRAD), ("fprop", FPROP), ("dgrad", DGRAD)],
+    ids=("wgrad", "fprop", "dgrad"),
 )
 @every_target
 def test_phases(target: str, partial: str, phases: dict[str, Windows], dtype: torch.dtype) -> None:
@@ -144,3 +167,26 @@ def test_many_channels_are_transposed() -> None:
         call = windows.call("wgrad", torch.float32, "NCX")
         assert "taps of a channel in lanes" not in call.kernel()
         assert torch.equal(call.run(), call.exact())
+
+
+@every_target
+def test_bias_of_dgrad(target: str) -> None:
+    with torch_ops.backends.use("simd", target):
+        y, w = integers(1, 5, 16, 16), integers(5, 17, 32, 32)
+        bias = integers(17)
+        attributes = {
+            "strides": [16, 16], "pads_begin": [8, 8], "pads_end": [8, 8], "dilations": [1, 1],
+            "data_format": "NCX", "weights_format": "IOX",
+        }  # fmt: skip
+        assert "phase by phase" in Call("conv_transpose", (y, w), attributes).kernel()
+        expected = torch_ops.conv_transpose(y, w, **attributes) + bias[:, None, None]
+        assert torch.equal(torch_ops.conv_transpose(y, w, bias, **attributes), expected)
+
+
+def test_windows_that_tile_rows_are_phases_of_dgrad_channels_first() -> None:
+    with torch_ops.backends.use("simd"):
+        windows = Windows((16, 16), (16, 16), (16, 16), (0, 0), channels=(20, 5))
+        for data_format, phases in (("NCX", True), ("NXC", False)):
+            call = windows.call("dgrad", torch.float32, data_format)
+            assert ("phase by phase" in call.kernel()) == phases
+            assert torch.equal(call.run(), call.exact())

@@ -13,7 +13,7 @@ namespace {
 // Weights in the order of torch.nn, whose taps are contiguous, are transposed tap by lane: 0.3 ns
 // an element instead of 2, up to an eighth of a data gradient from 512 to 256 channels, three
 // quarters of one with 256 channels and 125 taps (Zen 4).
-constexpr int64_t kMaxTransposedTaps = 512;
+constexpr int64_t kMaxTransposedTaps = 512, kMostBetween = 16;
 // So many channels before their turn the weights are fetched: lanes lie kilobytes apart, and no
 // prefetcher of the CPU follows them. 512 channels, 7x7, one image: 6.2 -> 4.5 ms (2 to 16 channels
 // ahead are alike).
@@ -28,14 +28,10 @@ PackedTaps::PackedTaps(const Problem& problem, const Arithmetic& arithmetic, boo
       in_stride_(problem.wanted == Role::y ? problem.w.x_channel : problem.w.y_channel),
       out_stride_(problem.wanted == Role::y ? problem.w.y_channel : problem.w.x_channel),
       run_on_(run_on),
-      contiguous_(in_stride_ != 1 && out_stride_ != 1) {
-  int64_t inner_taps = 1;
-  for (int a = kMaxRank - 1; a >= 0; --a) {
-    const int64_t taps = problem.geometry.axes[a].k;
-    contiguous_ &= taps == 1 || problem.w.axes[a] == inner_taps;
-    inner_taps *= taps;
-  }
-  contiguous_ &= inner_taps > 1;
+      contiguous_(false) {
+  for (int a = 0; a < kMaxRank; ++a)
+    contiguous_ |= problem.geometry.axes[a].k > 1 && problem.w.axes[a] == 1;
+  contiguous_ &= in_stride_ != 1 && out_stride_ != 1;
 }
 
 // f(phase, where its units for the block's lanes go)
@@ -117,11 +113,13 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
   std::vector<Place> places;
   for_each_packed_tap(phases, block, [&](int64_t tap, char* to) { places.push_back({tap, to}); });
   std::ranges::sort(places, {}, &Place::tap);
-  // As many neighbours as are transposed at a time.
+  // As many neighbours as are transposed at a time; those between are another phase's.
   for (auto begin = places.begin(), end = begin; begin != places.end(); begin = end) {
     const int64_t first_tap = begin->tap;
-    end = std::ranges::lower_bound(begin, places.end(), first_tap + kMaxTransposedTaps, {},
-                                   &Place::tap);
+    end = begin + 1;
+    while (end != places.end() && end->tap < first_tap + kMaxTransposedTaps &&
+           end->tap - (end - 1)->tap <= kMostBetween)
+      ++end;
     const int64_t taps = (end - 1)->tap + 1 - first_tap, tap_row = taps * row;
     const char* const from = w + first_tap * bytes;
     const int64_t most_units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);

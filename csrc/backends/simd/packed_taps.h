@@ -58,7 +58,7 @@ class PackedTaps {
   const WeightsStrides strides_;
   const int64_t in_stride_, out_stride_;  // of channels
   const bool run_on_;
-  bool contiguous_;  // the taps are, where channels are not
+  bool contiguous_;  // some taps are, channels are not
 };
 
 }  // namespace convtbw::simd

@@ -38,9 +38,10 @@ std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
                                                   const InPlaceKernels& kernels, Lanes lanes);
 
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
-// For one slice, and such an axis.
-std::unique_ptr<const Plan> phased_weights_plan(const Problem& problem,
-                                                const Arithmetic& arithmetic, int axis);
+// For a weights gradient of one slice, or dgrad without dilation whose windows meet all rows; along
+// the axis x is longer than its stride times its dilation.
+std::unique_ptr<const Plan> phased_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                        int axis);
 
 // For groups of few channels; not for pairs, which serve where they have functions for it.
 std::unique_ptr<const Plan> grouped_data_plan(const Problem& problem, const Arithmetic& arithmetic,

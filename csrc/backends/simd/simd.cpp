@@ -263,9 +263,24 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
 }
 
-// The axis along which wgrad or fprop should be computed phase by phase: its windows are many rows
-// apart, and overlap by at least half of what lies between. Time without phases over that with
-// them, 2-D and 3-D, two layouts, 8 lanes (Zen 3, 280 random layers):
+// Whether dgrad should be computed phase by phase: the results of few windows fill the stage. Time
+// without phases over that with them, 2-D and 3-D, two layouts, 8 lanes (Zen 3): strides of 10 to
+// 32 from 256 windows on 1.0 to 2.9, 1.5 in the mean; fewer windows, which are too few for tiles of
+// one phase, 0.33 to 1.0; windows that tile x 1.5 to 2 channels first, 0.85 to 1.07 channels last.
+bool results_fill_stage(const Problem& p, const Axis& axis) {
+  constexpr int64_t kLanes = 64, kWindows = 256, kMostResults = 4 << 10;
+  const Geometry& g = p.geometry;
+  const auto& [depth, rows, row] = g.axes;
+  const int64_t windows = g.batch * depth.y * rows.y * row.y;
+  const int64_t results =
+      depth.stride * rows.stride * row.stride * std::min(kLanes, g.x_channels);  // of a window
+  return axis.dilation == 1 && axis.k >= (p.x.channel == 1 ? 3 * axis.stride / 2 : axis.stride) &&
+         windows >= kWindows && results > kMostResults && g.x_channels > 3;
+}
+
+// The axis along which a problem should be computed phase by phase: its windows are many rows
+// apart, and, but for dgrad, overlap by at least half of what lies between. Time without phases
+// over that with them, 2-D and 3-D, two layouts, 8 lanes (Zen 3, 280 random layers):
 // - wgrad, strides of 16 and 32 1.0 to 4.8, 1.9 in the mean (21 to 21 channels, 64x64, stride 32, 6
 //   to 10); of 8 0.8 to 2.2, 1.1 in the mean, where a row of windows meets as much, or weights and
 //   long rows of taps are as many; of fewer 0.65 to 1.0, of strides up to 5 0.8 to 1.05;
@@ -278,16 +293,15 @@ std::optional<int> phased_axis(const Problem& p) {
   const auto& [depth, rows, row] = g.axes;
   const int a = depth.stride > rows.stride ? 0 : 1;
   const Axis& axis = g.axes[a];
-  if (p.wanted == Role::x || p.slices > 1 || 2 * axis.k < 3 * axis.stride ||
-      axis.x <= axis.stride * axis.dilation)
-    return {};
-  const int64_t met = depth.k * (a == 0 ? rows.x : rows.k) * row.x * g.x_channels;
   const bool wgrad = p.wanted == Role::w;
-  const int64_t least_stride = wgrad ? 8 : 4, much = (wgrad ? 96 : 128) << 10;
+  if (axis.stride < (wgrad ? 8 : 4) || axis.x <= axis.stride * axis.dilation || p.slices > 1)
+    return {};
+  if (p.wanted == Role::x) return results_fill_stage(p, axis) ? std::optional(a) : std::nullopt;
+  const int64_t met = depth.k * (a == 0 ? rows.x : rows.k) * row.x * g.x_channels;
   const bool many_weights = g.taps() * g.x_channels * g.y_channels >= kManyWeights;
-  const bool suits = wgrad ? met >= much || (many_weights && row.k >= kTaps)
-                           : met >= much && g.taps() / axis.k >= kTaps;
-  return axis.stride >= least_stride && suits ? std::optional(a) : std::nullopt;
+  const bool suits = wgrad ? met >= 96 << 10 || (many_weights && row.k >= kTaps)
+                           : met >= 128 << 10 && g.taps() / axis.k >= kTaps;
+  return suits && 2 * axis.k >= 3 * axis.stride ? std::optional(a) : std::nullopt;
 }
 
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
@@ -317,16 +331,16 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                : simd::winograd_plan(p, chosen);
   // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3 with
   // stride 3, 3x3 and 2x2; Zen 4).
+  const std::optional<int> phased = phased_axis(p);
   if (p.wanted == Role::w) {
     const simd::Arithmetic& arithmetic = g.axes.back().y > 1 ? chosen : plain;
-    const std::optional<int> phased = phased_axis(p);
-    return phased ? simd::phased_weights_plan(p, arithmetic, *phased)
-                  : simd::weights_plan(p, arithmetic);
+    return phased ? simd::phased_plan(p, arithmetic, *phased) : simd::weights_plan(p, arithmetic);
   }
   if (slides) return simd::slid_pixels_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
-  return pointwise_pixels(p, chosen.lanes) ? simd::pointwise_plan(p, chosen)
-                                           : simd::data_plan(p, chosen, phased_axis(p));
+  if (pointwise_pixels(p, chosen.lanes)) return simd::pointwise_plan(p, chosen);
+  return phased && p.wanted == Role::x ? simd::phased_plan(p, chosen, *phased)
+                                       : simd::data_plan(p, chosen, phased);
 }
 
 Prepared prepare(const Problem& original, std::string_view target) {

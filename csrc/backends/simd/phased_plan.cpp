@@ -1,7 +1,8 @@
-// wgrad of windows that overlap and are many rows apart, phase by phase: taps whose rows leave the
+// wgrad and dgrad of windows that are many rows apart, phase by phase: taps whose rows leave the
 // same remainder modulo the stride meet the same rows of x, which no other tap meets. Each
-// remainder is a problem of stride 1 on every stride-th row. A box then has many windows that share
-// all they meet, where otherwise a few windows fill the cache, and a phase's sums stay in it.
+// remainder is a problem of stride 1 on every stride-th row. For wgrad a box then has many windows
+// that share all they meet, where otherwise a few windows fill the cache, and a phase's sums stay
+// in it. For dgrad the results of many windows fit in the stage.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -14,16 +15,17 @@ namespace convtbw::simd {
 
 namespace {
 
-// Phases that follow each other and differ by where their data begin alone are slices of a problem.
-struct Slices {
+// Weights gradients of phases that follow each other and differ by where their data begin alone are
+// slices of a problem; another one is a phase.
+struct Phases {
   Problem problem;
   int64_t x, w;  // where the first one begins, in elements
 };
 
-std::vector<Slices> slices_of_phases(const Problem& p, int a) {
+std::vector<Phases> phases_of(const Problem& p, int a) {
   const Axis& axis = p.geometry.axes[a];
   const int64_t common = std::gcd(axis.stride, axis.dilation), period = axis.stride / common;
-  std::vector<Slices> result;
+  std::vector<Phases> result;
   Axis last;
   for (int64_t tap = 0; tap < std::min(axis.k, period); ++tap) {
     const int64_t first = tap * axis.dilation - axis.pad;  // met by window 0
@@ -36,7 +38,7 @@ std::vector<Slices> slices_of_phases(const Problem& p, int a) {
                     1,
                     absent,
                     axis.dilation / common};
-    if (!result.empty() && rows == last) {
+    if (p.wanted == Role::w && !result.empty() && rows == last) {
       Problem& problem = result.back().problem;
       problem.geometry.batch += p.geometry.batch;
       ++problem.slices;
@@ -45,28 +47,30 @@ std::vector<Slices> slices_of_phases(const Problem& p, int a) {
     last = rows;
     Problem problem = p;
     problem.geometry.axes[a] = rows;
-    problem.x.slice = axis.dilation * p.x.axes[a];
     problem.x.axes[a] = rows.x > 1 ? axis.stride * p.x.axes[a] : 0;
-    problem.w.slice = p.w.axes[a];
+    if (p.wanted == Role::w) {
+      problem.x.slice = axis.dilation * p.x.axes[a];
+      problem.w.slice = p.w.axes[a];
+    }
     problem.w.axes[a] = rows.k > 1 ? period * p.w.axes[a] : 0;
     result.push_back({problem, begin * p.x.axes[a], tap * p.w.axes[a]});
   }
   return result;
 }
 
-class PhasedWeightsPlan : public Plan {
+class PhasedPlan : public Plan {
  public:
-  PhasedWeightsPlan(const Problem& problem, const Arithmetic& arithmetic, int axis)
-      : data_element_(element_bytes(problem.dtype)),
-        weights_element_(element_bytes(result_dtype(problem))) {
-    for (const Slices& slices : slices_of_phases(problem, axis)) {
-      plans_.push_back({weights_plan(slices.problem, arithmetic), slices.x * data_element_,
-                        slices.w * weights_element_});
+  PhasedPlan(const Problem& problem, const Arithmetic& arithmetic, int axis) {
+    for (const Phases& phases : phases_of(problem, axis)) {
+      plans_.push_back({problem.wanted == Role::w ? weights_plan(phases.problem, arithmetic)
+                                                  : data_plan(phases.problem, arithmetic),
+                        phases.x * element_bytes(problem.dtype),
+                        phases.w * element_bytes(result_dtype(problem))});
       workspace = std::max(workspace, plans_.back().plan->workspace);
       bytes += plans_.back().plan->bytes + static_cast<int64_t>(sizeof(Part));
     }
     kernel = "phase by phase, " + plans_.front().plan->kernel;
-    bytes += static_cast<int64_t>(sizeof(PhasedWeightsPlan));
+    bytes += static_cast<int64_t>(sizeof(PhasedPlan));
   }
 
   void run(const Operands& operands) const override {
@@ -84,15 +88,14 @@ class PhasedWeightsPlan : public Plan {
     int64_t x, w;  // bytes
   };
 
-  const int64_t data_element_, weights_element_;
   std::vector<Part> plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Plan> phased_weights_plan(const Problem& problem,
-                                                const Arithmetic& arithmetic, int axis) {
-  return std::make_unique<PhasedWeightsPlan>(problem, arithmetic, axis);
+std::unique_ptr<const Plan> phased_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                        int axis) {
+  return std::make_unique<PhasedPlan>(problem, arithmetic, axis);
 }
 
 }  // namespace convtbw::simd
