@@ -1,0 +1,266 @@
+// What a plan of fprop and dgrad decides once (data.h).
+#include <algorithm>
+
+#include "backends/simd/data.h"
+#include "backends/simd/edges.h"
+#include "backends/simd/plans.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+// Whether pairs of bfloat16 should run on from one tap of a row to the next: with a pair without a
+// second element at every tap, few channels take up to twice the products. But then windows that
+// reach beyond a row keep their absent taps.
+bool pairs_run_on(const Arithmetic& arithmetic, int64_t channels, const PhasedAxis& row,
+                  int64_t extent) {
+  constexpr int64_t kMostChannels = 63;  // so many are one chunk
+  if (!arithmetic.pairs || channels % 2 == 0 || channels > kMostChannels) return false;
+  int64_t running = 0, apart = 0;  // units of a row
+  for (const Phase& phase : row.phases) {
+    const Sliding& s = phase.sliding;
+    if (s.taps > 1 && s.dilation > 1) return false;
+    running += (phase.end - phase.begin) * ceil_div(s.taps * channels, 2);
+    for_each_edge(
+        s, extent, {phase.begin, phase.end}, [&](const Range& windows, const Range& taps) {
+          apart += (windows.end - windows.begin) * (taps.end - taps.begin) * ceil_div(channels, 2);
+        });
+  }
+  return running < apart;
+}
+
+}  // namespace
+
+DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::optional<int> phased)
+    : DirectedPlan(problem, arithmetic),
+      axes_(phased_axes(problem)),
+      pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_.extent[3])),
+      weights_(problem, arithmetic, pairs_run_on_),
+      unpacking_{&arithmetic, out_, {}} {
+  unpacking_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
+  for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
+  // Lines of rows that lie far apart are fetched before they are written: 1 to 512 channels of
+  // 3000, 24 MB, 0.8 of the time, 3x3 from 3 to 64, 26 MB, 0.8 to 1.0; of 4 to 13 MB 0.9 to 1.1
+  // (Ice Lake).
+  constexpr int64_t kFarBytes = 16 << 20;
+  const bool transposed = out_.channel != 1 && out_channels_ > 1;
+  far_ = transposed && data_bytes(problem, problem.wanted) >= kFarBytes;
+  // Results with channels last are written in place, of 16 bits too: 0.7 to 0.8 of the time for few
+  // steps (one tap; 4x4 from 3 channels) with 16 lanes, 0.9 with 8 (Ice Lake). But not where phases
+  // would write pieces of the same cache lines at different times: 30 % slower with 21 channels and
+  // 64 phases (Zen 4).
+  const bool shared_lines = out_channels_ * element() % 64 != 0 && covered({1, 1, 1, 1}) > 1;
+  staged_ = transposed || shared_lines || (rounded() && !complete_);
+
+  const Pairing pairing = arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;
+  turns_.push_back({axes_, {}, {&arithmetic, in_, {}, pairing, pairs_run_on_}, 0, 0});
+  if (phased) {
+    const std::vector<PhasedAxis> rows = fprop_phases(problem.geometry.axes[*phased]);
+    turns_.resize(rows.size(), turns_.front());
+    for (size_t i = 0; i < rows.size(); ++i) turns_[i].axes[*phased + 1] = rows[i];
+    staged_ |= rounded();  // sums of all turns are rounded once
+  }
+
+  choose_sizes();
+
+  for (Turn& turn : turns_) {
+    turn.first_phase = phases_.size();
+    for (const BoxPhase& phase : box_phases(turn.axes, turn.strips)) phases_.push_back(phase);
+    turn.end_phase = phases_.size();
+  }
+  choose_edges();
+  weights_units_ = 0;
+  for (Chunk& chunk : chunks_) {
+    chunk.weights = weights_units_;
+    for (const Turn& turn : turns_)
+      for (size_t i = turn.first_phase; i < turn.end_phase; ++i) {
+        const BoxPhase& phase = phases_[i];
+        chunk.phase_units.push_back(weights_units_ - chunk.weights);
+        weights_units_ += weights_.units(phase, chunk.channels);
+        for (int vectors = 0; vectors <= kMaxVectors; ++vectors) {
+          const bool used = std::ranges::any_of(
+              blocks_, [&](const LaneBlock& block) { return block.vectors == vectors; });
+          chunk.runs.push_back(used ? runs(turn, phase, all_taps(phase), chunk, vectors)
+                                    : FoldedRuns());
+          bytes += chunk.runs.back().bytes();
+        }
+      }
+  }
+
+  bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
+  part_units_ = weights_units_ * largest_part_lanes_;
+  workspace_units_ =
+      parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
+  kernel = (phased ? "phase by phase, " : "") + std::string(contraction_name(problem.wanted)) +
+           ", channels in lanes, " + (pairs_run_on_ ? "taps joined with channels, " : "") +
+           arithmetic.name;
+  workspace = workspace_units_ * unit() + problem.threads * local_bytes();
+  bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
+                                phases_.size() * sizeof(BoxPhase) + turns_.size() * sizeof(Turn));
+}
+
+// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+void DataPlan::choose_sizes() {
+  // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3).
+  constexpr int64_t kBufferBytes = 128 << 10, kMostBufferBytes = 512 << 10;
+  constexpr int64_t kStageBytes = 256 << 10;
+  constexpr int64_t kPixels = 256, kFewPixels = 48;
+  // Where only planes or rows have several taps, boxes are so long at first: (3, 1, 1) of 64
+  // channels of 16x56x56 0.95 of the time, channels first 0.88; 32 and 128 are slower (Zen 4).
+  constexpr int64_t kRow = 64;
+  constexpr int64_t kPackedBytes = 4 << 20;
+  constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
+
+  PerAxis<int64_t> size{1, 1, 1, 1};
+  const auto positions = [&](const PerAxis<int64_t>& windows) {
+    int64_t product = 1;
+    // No turn has more taps than the first.
+    for (int a = 0; a < kBoxRank; ++a)
+      product *= turns_.front().axes[a].strip(windows[a], Apart::windows).length;
+    return product;
+  };
+  const auto one_tap_along = [&](int a) {
+    return std::ranges::all_of(axes_[a].phases,
+                               [](const Phase& phase) { return phase.sliding.taps == 1; });
+  };
+  const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
+  const int64_t lane_bytes = problem_.geometry.taps() * (in_channels_ + 1) * unit();
+  int64_t all_pixels = 1;
+  for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
+  const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes);
+  const int64_t width = vectors * arithmetic_.lanes;
+  blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
+  // Lanes of the stage: all, or so many that enough windows fit.
+  const int64_t part_lanes = std::min(
+      out_channels_,
+      std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
+  // Fewer channels at a time, or a larger buffer, where else only few pixels would fit.
+  int64_t channels = in_channels_, buffer_bytes = kBufferBytes;
+  const auto fits = [&](const PerAxis<int64_t>& windows) {
+    return positions(windows) * channels * unit() <= buffer_bytes &&
+           (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
+  };
+  const auto grow_along = [&](int a, int64_t most, int64_t limit) {
+    while (size[a] < most) {
+      PerAxis<int64_t> next = size;
+      // Even cuts: the last box of an axis is not a small remainder.
+      const int64_t cuts = ceil_div(axes_[a].windows, size[a]);
+      next[a] = cuts <= 1 ? axes_[a].windows : ceil_div(axes_[a].windows, cuts - 1);
+      if (a == 3) next[a] = std::max(next[a], std::min<int64_t>(16, axes_[a].windows));
+      if (next[a] > most || pixels(next) > limit || !fits(next)) break;
+      size = next;
+    }
+  };
+  const auto grow = [&](int64_t limit) {
+    size = {1, 1, 1, 1};
+    // More rows and planes share what their windows meet.
+    if (one_tap_along(3) && !(one_tap_along(1) && one_tap_along(2)))
+      for (const int a : {3, 2, 1})
+        grow_along(a, a == 3 ? std::min(kRow, axes_[a].windows) : axes_[a].windows, limit);
+    for (const int a : {3, 2, 1, 0}) grow_along(a, axes_[a].windows, limit);
+  };
+  int64_t limit = kPixels;
+  grow(limit);
+  while (pixels(size) < std::min(kFewPixels, all_pixels) &&
+         (channels > 64 || buffer_bytes < kMostBufferBytes)) {
+    if (channels > 64) {
+      channels = (channels + 1) / 2;
+      staged_ |= rounded();  // sums over all channels are rounded once
+    } else {
+      buffer_bytes *= 2;
+    }
+    grow(limit);
+  }
+  const auto box_count = [&] {
+    int64_t count = 1;
+    for (int a = 0; a < kBoxRank; ++a) count *= ceil_div(axes_[a].windows, size[a]);
+    return count;
+  };
+  // Groups whose packed weights fit are computed at the same time.
+  const int64_t groups = problem_.geometry.groups;
+  const int64_t groups_at_once =
+      std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
+  while (box_count() * groups_at_once < kItems && limit > kFewPixels) {
+    limit /= 2;
+    grow(limit);
+  }
+  grid_.size = size;
+  for (int a = 0; a < kBoxRank; ++a) {
+    grid_.extent[a] = axes_[a].windows;
+    for (Turn& turn : turns_) turn.strips[a] = turn.axes[a].strip(size[a], Apart::windows);
+  }
+  const PerAxis<Strip>& strips = turns_.front().strips;
+
+  const int64_t chunk_count = ceil_div(in_channels_, channels);
+  channels = ceil_div(in_channels_, chunk_count);
+  if (arithmetic_.pairs) channels += channels % 2;
+  int64_t largest = 0;
+  for (int64_t first = 0; first < in_channels_; first += channels) {
+    const int64_t count = std::min(channels, in_channels_ - first);
+    chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
+    largest = std::max(largest, row_elements(strips[3].length, chunks_.back()));
+  }
+  buffer_units_ = strips[0].length * strips[1].length * strips[2].length * largest /
+                  weights_.elements_of_unit();
+  for (Turn& turn : turns_) {
+    turn.packing.strips = turn.strips;
+    // Rows whose last unit is half empty do not follow each other.
+    if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
+  }
+
+  // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
+  int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
+  lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
+  const int64_t wanted = ceil_div(kItems, box_count() * groups_at_once);
+  if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  int64_t part_blocks = std::max<int64_t>(1, lanes / width);
+  part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
+  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  for (const BlockRange& part : parts_)
+    largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
+  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
+                                        static_cast<int64_t>(parts_.size()));
+  tile_list_ = pixels(size);
+  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
+}
+
+// Along as many axes as leave pieces of at least four pixels, where tiles still are fast, and where
+// it saves something. Not along rows whose pairs run on, where taps are not apart.
+void DataPlan::choose_edges() {
+  constexpr double kLeastSaving = 0.015;
+  constexpr int64_t kPixels = 4;
+  for (const BoxPhase& phase : phases_) {
+    PerAxis<double> saving{};
+    for (int a = 1; a < kBoxRank - pairs_run_on_; ++a) {
+      const Phase& axis = *phase.axes[a];
+      int64_t absent = 0;
+      for_each_edge(axis.sliding, in_.extent[a], {axis.begin, axis.end},
+                    [&](const Range& windows, const Range& taps) {
+                      absent += (windows.end - windows.begin) *
+                                (axis.sliding.taps - (taps.end - taps.begin));
+                    });
+      saving[a] = static_cast<double>(absent) /
+                  static_cast<double>(axis.sliding.taps * (axis.end - axis.begin));
+    }
+    PerAxis<bool> edges{};
+    int64_t pixels = 1;
+    for (const int64_t windows : grid_.size) pixels *= windows;
+    for (;;) {
+      const auto best = std::ranges::max_element(saving);
+      const auto a = static_cast<size_t>(best - saving.begin());
+      if (*best < kLeastSaving || pixels / grid_.size[a] < kPixels) break;
+      edges[a] = true;
+      pixels /= grid_.size[a];
+      *best = 0;
+    }
+    edges_.push_back(edges);
+  }
+}
+
+std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                      std::optional<int> phased) {
+  return std::make_unique<DataPlan>(problem, arithmetic, phased);
+}
+
+}  // namespace convtbw::simd
