@@ -44,12 +44,9 @@ class PackedTaps {
   template <class F>
   void for_each_phase(std::span<const BoxPhase> phases, const Block& block, const F& f) const;
   template <class F>
-  void for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block,
-                           const F& f) const;
-  void pack_running_on(const char* w, std::span<const BoxPhase> phases,
-                       const Block& block) const;
-  void pack_transposed(const char* w, std::span<const BoxPhase> phases,
-                       const Block& block) const;
+  void for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block, const F& f) const;
+  void pack_running_on(const char* w, std::span<const BoxPhase> phases, const Block& block) const;
+  void pack_transposed(const char* w, std::span<const BoxPhase> phases, const Block& block) const;
 
   int64_t unit() const { return dtype_ == Dtype::f64 ? 8 : 4; }
 
