@@ -16,7 +16,7 @@ namespace convtbw {
 struct DataStrides {
   int64_t batch = 0, channel = 0;
   std::array<int64_t, kMaxRank> axes{};
-  int64_t slice = 0;
+  int64_t slice = 0;  // from the data of one slice to the next one's; 0 if there is only one
 
   bool operator==(const DataStrides&) const = default;
 };
@@ -42,7 +42,8 @@ struct Problem {
   Dtype dtype = Dtype::f32;
   DataStrides x, y;
   WeightsStrides w;
-  // Weights gradients, each of equally many of the images; other roles have one slice.
+  // Weights gradients that are computed together, each of batch / slices images; other roles have
+  // one slice.
   int64_t slices = 1;
   Epilogue epilogue = Epilogue::overwrite;
   bool bias = false;  // one value a channel, added to the wanted role; never with Role::w

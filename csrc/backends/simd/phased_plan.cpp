@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "backends/simd/plans.h"
@@ -15,8 +14,8 @@ namespace convtbw::simd {
 
 namespace {
 
-// Weights gradients of phases that follow each other and differ by where their data begin alone are
-// slices of a problem; another one is a phase.
+// One phase; or those of wgrad that follow each other and differ by where their data begin alone,
+// which are slices of one problem.
 struct Phases {
   Problem problem;
   int64_t x, w;  // where the first one begins, in elements
@@ -31,7 +30,6 @@ std::vector<Phases> phases_of(const Problem& p, int a) {
     const int64_t first = tap * axis.dilation - axis.pad;  // met by window 0
     const int64_t absent = std::max<int64_t>(0, ceil_div(-first, axis.stride));
     const int64_t begin = first + absent * axis.stride;
-    if (begin >= axis.x) continue;  // no window meets anything
     const Axis rows{ceil_div(axis.x - begin, axis.stride),
                     ceil_div(axis.k - tap, period),
                     axis.y,

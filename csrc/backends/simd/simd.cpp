@@ -1,5 +1,6 @@
 // The backend's row: targets, and which plan serves a problem.
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -263,6 +264,13 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
 }
 
+// Of expanded tensors, and of strides, more than an integer holds.
+double product(std::initializer_list<int64_t> factors) {
+  double all = 1;
+  for (const int64_t factor : factors) all *= static_cast<double>(factor);
+  return all;
+}
+
 // Whether dgrad should be computed phase by phase: the results of few windows fill the stage. Time
 // without phases over that with them, 2-D and 3-D, two layouts, 8 lanes (Zen 3): strides of 10 to
 // 32 from 256 windows on 1.0 to 2.9, 1.5 in the mean; fewer windows, which are too few for tiles of
@@ -271,9 +279,9 @@ bool results_fill_stage(const Problem& p, const Axis& axis) {
   constexpr int64_t kLanes = 64, kWindows = 256, kMostResults = 4 << 10;
   const Geometry& g = p.geometry;
   const auto& [depth, rows, row] = g.axes;
-  const int64_t windows = g.batch * depth.y * rows.y * row.y;
-  const int64_t results =
-      depth.stride * rows.stride * row.stride * std::min(kLanes, g.x_channels);  // of a window
+  const double windows = product({g.batch, depth.y, rows.y, row.y});
+  const double results =  // of a window
+      product({depth.stride, rows.stride, row.stride, std::min(kLanes, g.x_channels)});
   return axis.dilation == 1 && axis.k >= (p.x.channel == 1 ? 3 * axis.stride / 2 : axis.stride) &&
          windows >= kWindows && results > kMostResults && g.x_channels > 3;
 }
@@ -294,10 +302,11 @@ std::optional<int> phased_axis(const Problem& p) {
   const int a = depth.stride > rows.stride ? 0 : 1;
   const Axis& axis = g.axes[a];
   const bool wgrad = p.wanted == Role::w;
-  if (axis.stride < (wgrad ? 8 : 4) || axis.x <= axis.stride * axis.dilation || p.slices > 1)
+  // Every phase meets rows of x: it is longer than stride times dilation.
+  if (axis.stride < (wgrad ? 8 : 4) || (axis.x - 1) / axis.stride < axis.dilation || p.slices > 1)
     return {};
   if (p.wanted == Role::x) return results_fill_stage(p, axis) ? std::optional(a) : std::nullopt;
-  const int64_t met = depth.k * (a == 0 ? rows.x : rows.k) * row.x * g.x_channels;
+  const double met = product({depth.k, a == 0 ? rows.x : rows.k, row.x, g.x_channels});
   const bool many_weights = g.taps() * g.x_channels * g.y_channels >= kManyWeights;
   const bool suits = wgrad ? met >= 96 << 10 || (many_weights && row.k >= kTaps)
                            : met >= 128 << 10 && g.taps() / axis.k >= kTaps;
@@ -329,10 +338,10 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (chosen.winograd && suits_winograd(p))
     return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
                                : simd::winograd_plan(p, chosen);
-  // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3 with
-  // stride 3, 3x3 and 2x2; Zen 4).
   const std::optional<int> phased = phased_axis(p);
   if (p.wanted == Role::w) {
+    // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3
+    // with stride 3, 3x3 and 2x2; Zen 4).
     const simd::Arithmetic& arithmetic = g.axes.back().y > 1 ? chosen : plain;
     return phased ? simd::phased_plan(p, arithmetic, *phased) : simd::weights_plan(p, arithmetic);
   }

@@ -104,7 +104,7 @@ bool WeightsPlan::taps_fill_lanes() const {
   const auto& [depth, rows, row] = problem_.geometry.axes;
   const int64_t lanes = arithmetic_.lanes;
   return !arithmetic_.pairs && problem_.x.axes[2] == 1 && row.k % (2 * lanes) == 0 &&
-         row.stride % lanes == 0 &&
+         row.stride % lanes == 0 && row.stride <= kMostPositions &&
          depth.k * rows.k * kWindows * row.stride * x_.channels <= kMostPositions;
 }
 
