@@ -5,6 +5,7 @@
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/epilogue.h"
+#include "backends/simd/folded_runs.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -50,13 +51,20 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
   const bool odd = box.count[3] % steps_ && end == box.count[3];
   const int64_t pairs =
       std::max<int64_t>(0, std::min(ceil_div(end, steps_), box.count[3] / steps_) - first);
-  int64_t count = 0;
+  // Between folds (folded_runs.h), of rows that are not cut. 16x16 from 21 to 21 channels, rows of
+  // 64, 512 at a time: the error is 1.5 times a blocked gemm's without folds, 0.6 times if each row
+  // is folded, which takes 1.03 to 1.1 times as long.
+  constexpr int64_t kMostSteps = 2 * kMaxSteps;
+  int64_t count = 0, since_fold = 0;
   const auto add = [&](int64_t x, int64_t y, int64_t steps) {
     const Run run = lanes_on_y_ ? Run{x, y, steps} : Run{y, x, steps};
     const int64_t a_step = lanes_on_y_ ? x_step : y_pitch, b_step = lanes_on_y_ ? y_pitch : x_step;
     Run& last = runs[std::max<int64_t>(count, 1) - 1];
+    last.fold = count && since_fold + steps > kMostSteps;
+    since_fold = last.fold ? steps : since_fold + steps;
     // Rows that follow each other without a gap are one run.
-    if (count && run.a == last.a + last.steps * a_step && run.b == last.b + last.steps * b_step)
+    if (count && !last.fold && run.a == last.a + last.steps * a_step &&
+        run.b == last.b + last.steps * b_step)
       last.steps += run.steps;
     else
       runs[count++] = run;
