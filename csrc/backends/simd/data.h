@@ -68,12 +68,8 @@ class DataPlan : public DirectedPlan {
   void fill(const BlockRange& part, const BoxRange& positions, char* c,
             const PerAxis<int64_t>& c_stride, const char* bias) const;
 
-  // Result positions that so many windows of each axis cover at most.
   int64_t covered(const PerAxis<int64_t>& windows) const {
-    int64_t count = 1;
-    for (int a = 0; a < kBoxRank; ++a)
-      count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
-    return count;
+    return positions_covered(windows, axes_, out_);
   }
   // A thread's: where the rows of tiles begin, the operand's rows, the stage.
   int64_t local_bytes() const {

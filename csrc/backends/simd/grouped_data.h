@@ -33,12 +33,8 @@ class GroupedDataPlan : public DirectedPlan {
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
-  // Result positions that so many windows of each axis cover at most.
   int64_t covered(const PerAxis<int64_t>& windows) const {
-    int64_t count = 1;
-    for (int a = 0; a < kBoxRank; ++a)
-      count *= std::min(out_.extent[a], windows[a] * axes_[a].step);
-    return count;
+    return positions_covered(windows, axes_, out_);
   }
   int64_t local_bytes() const {
     return most_taps_ * int64_t{sizeof(LaneTapRun)} + side_.memory_bytes() +

@@ -13,6 +13,8 @@ namespace {
 // Weights in the order of torch.nn, whose taps are contiguous, are transposed tap by lane: 0.3 ns
 // an element instead of 2, up to an eighth of a data gradient from 512 to 256 channels, three
 // quarters of one with 256 channels and 125 taps (Zen 4).
+// So many at a time: the taps of some phases, and of those between two of them, which are another
+// phase's, at most so many.
 constexpr int64_t kMaxTransposedTaps = 512, kMostBetween = 16;
 // So many channels before their turn the weights are fetched: lanes lie kilobytes apart, and no
 // prefetcher of the CPU follows them. 512 channels, 7x7, one image: 6.2 -> 4.5 ms (2 to 16 channels

@@ -25,7 +25,6 @@ std::vector<Phases> phases_of(const Problem& p, int a) {
   const Axis& axis = p.geometry.axes[a];
   const int64_t common = std::gcd(axis.stride, axis.dilation), period = axis.stride / common;
   std::vector<Phases> result;
-  Axis last;
   for (int64_t tap = 0; tap < std::min(axis.k, period); ++tap) {
     const int64_t first = tap * axis.dilation - axis.pad;  // met by window 0
     const int64_t absent = std::max<int64_t>(0, ceil_div(-first, axis.stride));
@@ -36,20 +35,17 @@ std::vector<Phases> phases_of(const Problem& p, int a) {
                     1,
                     absent,
                     axis.dilation / common};
-    if (p.wanted == Role::w && !result.empty() && rows == last) {
+    if (p.wanted == Role::w && !result.empty() && rows == result.back().problem.geometry.axes[a]) {
       Problem& problem = result.back().problem;
       problem.geometry.batch += p.geometry.batch;
+      problem.x.slice = axis.dilation * p.x.axes[a];
+      problem.w.slice = p.w.axes[a];
       ++problem.slices;
       continue;
     }
-    last = rows;
     Problem problem = p;
     problem.geometry.axes[a] = rows;
     problem.x.axes[a] = rows.x > 1 ? axis.stride * p.x.axes[a] : 0;
-    if (p.wanted == Role::w) {
-      problem.x.slice = axis.dilation * p.x.axes[a];
-      problem.w.slice = p.w.axes[a];
-    }
     problem.w.axes[a] = rows.k > 1 ? period * p.w.axes[a] : 0;
     result.push_back({problem, begin * p.x.axes[a], tap * p.w.axes[a]});
   }

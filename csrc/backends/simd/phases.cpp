@@ -6,8 +6,11 @@ namespace convtbw::simd {
 
 namespace {
 
-PhasedAxis fprop_axis(const Axis& a) {
-  return {a.y, 0, 1, {{{a.k, -a.pad, a.stride, a.dilation}, 0, a.y, 0, 1, 0, 1}}, true};
+// With every `period`-th tap, from `tap` on.
+PhasedAxis fprop_axis(const Axis& a, int64_t tap, int64_t period) {
+  const Sliding sliding{(a.k - 1 - tap) / period + 1, tap * a.dilation - a.pad, a.stride,
+                        period * a.dilation};
+  return {a.y, 0, 1, {{sliding, 0, a.y, 0, 1, tap, period}}, true};
 }
 
 // h + pad = u*stride + phase meets y at u - (k*dilation - phase) / stride, for every tap k whose
@@ -47,18 +50,15 @@ PerAxis<PhasedAxis> phased_axes(const Problem& problem) {
   PerAxis<PhasedAxis> axes;
   axes[0] = {g.batch, 0, 1, {{{}, 0, g.batch, 0, 1, 0, 1}}, true};
   for (int a = 0; a < kMaxRank; ++a)
-    axes[a + 1] = problem.wanted == Role::y ? fprop_axis(g.axes[a]) : dgrad_axis(g.axes[a]);
+    axes[a + 1] = problem.wanted == Role::y ? fprop_axis(g.axes[a], 0, 1) : dgrad_axis(g.axes[a]);
   return axes;
 }
 
 std::vector<PhasedAxis> fprop_phases(const Axis& a) {
   const int64_t period = a.stride / std::gcd(a.stride, a.dilation);
   std::vector<PhasedAxis> phases;
-  for (int64_t tap = 0; tap < std::min(a.k, period); ++tap) {
-    const Sliding sliding{(a.k - 1 - tap) / period + 1, tap * a.dilation - a.pad, a.stride,
-                          period * a.dilation};
-    phases.push_back({a.y, 0, 1, {{sliding, 0, a.y, 0, 1, tap, period}}, true});
-  }
+  for (int64_t tap = 0; tap < std::min(a.k, period); ++tap)
+    phases.push_back(fprop_axis(a, tap, period));
   return phases;
 }
 
@@ -91,6 +91,13 @@ BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,
         std::min(result.extent[a], begin + windows.count[a] * axes[a].step) - positions.begin[a];
   }
   return positions;
+}
+
+int64_t positions_covered(const PerAxis<int64_t>& windows, const PerAxis<PhasedAxis>& axes,
+                          const Tensor& result) {
+  int64_t count = 1;
+  for (int a = 0; a < kBoxRank; ++a) count *= std::min(result.extent[a], windows[a] * axes[a].step);
+  return count;
 }
 
 BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase) {

@@ -54,6 +54,10 @@ std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<
 BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,
                       const Tensor& result);
 
+// How many result positions so many windows of each axis cover at most.
+int64_t positions_covered(const PerAxis<int64_t>& windows, const PerAxis<PhasedAxis>& axes,
+                          const Tensor& result);
+
 // The windows of a box that yield results in this phase; empty where any count is below 1.
 BoxRange windows_of(const BoxRange& windows, const BoxPhase& phase);
 

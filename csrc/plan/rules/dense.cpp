@@ -258,7 +258,6 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
            (intel && outweighs_few_channels(p));
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
-  if (becomes_few_channels(p, avx512)) return false;
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
     return suits_strided_tap_kernels(p);
   if (p.geometry.rank == 1 && intel) return suits_sequence_kernels_of_intel(p);

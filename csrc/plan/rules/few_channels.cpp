@@ -138,8 +138,7 @@ bool suits_narrow_kernels(const Problem& p, bool avx512) {
   constexpr int64_t kLeastPixels = 4096;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (!one_tap(g) || !unit_strides(g) || !has_channels_last(p) || becomes_few_channels(p, avx512) ||
-      pixels_of_y(g) < kLeastPixels)
+  if (!one_tap(g) || !unit_strides(g) || !has_channels_last(p) || pixels_of_y(g) < kLeastPixels)
     return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
     return g.y_channels <= 128;
