@@ -77,16 +77,16 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
       return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
     };
     const int64_t row = (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
-    int64_t a_row = row * row_elements(strips[3].length, chunk) + a_of(3) * chunk.position;
+    const int64_t a_row = row * row_elements(strips[3].length, chunk) + a_of(3) * chunk.position;
     int64_t c_row = 0;
     for (int a = 0; a < kBoxRank; ++a)
       c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
-    for (int64_t i = 0; i < windows.count[3]; ++i) {
-      place.a_rows[pixels] = a_row;
-      place.c_rows[pixels++] = c_row;
-      a_row += phase.footings[3].window * chunk.position;
-      c_row += phase.axes[3]->out_step * place.c_stride[3];
-    }
+    const int64_t a_step = phase.footings[3].window * chunk.position;
+    const int64_t c_step = phase.axes[3]->out_step * place.c_stride[3];
+    const int64_t count = windows.count[3];
+    for (int64_t i = 0; i < count; ++i) place.a_rows[pixels + i] = a_row + i * a_step;
+    for (int64_t i = 0; i < count; ++i) place.c_rows[pixels + i] = c_row + i * c_step;
+    pixels += count;
   });
 
   const bool whole = taps == all_taps(phase);
@@ -120,15 +120,21 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
       call.bias = bias + block.lane * unit();
     }
     const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
-    const int64_t tiles = ceil_div(pixels, max_rows);
-    for (int64_t tile = 0, pixel = 0; tile < tiles; ++tile) {
-      const int64_t rows = (pixels - pixel) / (tiles - tile);
-      call.a_rows = place.a_rows + pixel;
-      call.c_rows = place.c_rows + pixel;
-      arithmetic_.tiles.gathered[block.vectors][rows](call);
-      meanwhile();
-      pixel += rows;
-    }
+    const int64_t tiles = ceil_div(pixels, max_rows), rows = pixels / tiles;
+    const int64_t even = tiles - pixels % tiles;  // tiles of so many rows; the others have one more
+    call.a_rows = place.a_rows;
+    call.c_rows = place.c_rows;
+    const auto run_tiles = [&](int64_t count, int64_t rows) {
+      const Tile run_tile = arithmetic_.tiles.gathered[block.vectors][rows];
+      for (int64_t tile = 0; tile < count; ++tile) {
+        run_tile(call);
+        meanwhile();
+        call.a_rows += rows;
+        call.c_rows += rows;
+      }
+    };
+    run_tiles(even, rows);
+    run_tiles(tiles - even, rows + 1);
     b += weights_.units(phase, chunk.channels) * width * unit();
   }
 }
