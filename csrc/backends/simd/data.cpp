@@ -120,21 +120,17 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
       call.bias = bias + block.lane * unit();
     }
     const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
-    const int64_t tiles = ceil_div(pixels, max_rows), rows = pixels / tiles;
-    const int64_t even = tiles - pixels % tiles;  // tiles of so many rows; the others have one more
+    const int64_t tiles = ceil_div(pixels, max_rows), least = pixels / tiles;
+    const int64_t even = tiles - pixels % tiles;  // tiles of the least rows; others have one more
     call.a_rows = place.a_rows;
     call.c_rows = place.c_rows;
-    const auto run_tiles = [&](int64_t count, int64_t rows) {
-      const Tile run_tile = arithmetic_.tiles.gathered[block.vectors][rows];
-      for (int64_t tile = 0; tile < count; ++tile) {
-        run_tile(call);
-        meanwhile();
-        call.a_rows += rows;
-        call.c_rows += rows;
-      }
-    };
-    run_tiles(even, rows);
-    run_tiles(tiles - even, rows + 1);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t rows = least + (tile >= even);
+      arithmetic_.tiles.gathered[block.vectors][rows](call);
+      meanwhile();
+      call.a_rows += rows;
+      call.c_rows += rows;
+    }
     b += weights_.units(phase, chunk.channels) * width * unit();
   }
 }
