@@ -113,10 +113,27 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   if (!x_.padded())
     present = {std::max(present.begin, ceil_div(-position, s.stride)),
                std::min(present.end, floor_div(x_tensor_.extent[3] - 1 - position, s.stride) + 1)};
-  const int64_t ahead_count = call.a_ahead_count, b_ahead = call.b_ahead;
+  const int64_t* const a_ahead = call.a_ahead;
+  const int64_t b_ahead = call.b_ahead;
+  int64_t ahead[kMaxAhead];
+  call.a_ahead = ahead;
+  // Vectors that meet the same lines of the cache.
+  const int64_t line_vectors = std::max<int64_t>(together, 64 / (parts_.width * y.bytes));
+  // Their calls take turns in asking: each asks for every so-manieth, which it returns.
+  const auto ask = [&](int64_t vector, int64_t row, int64_t call_of_rows, int64_t calls_of_rows) {
+    const int64_t first = vector - vector % line_vectors;
+    const int64_t calls = std::min(line_vectors, vectors.end - first) / together;
+    const int64_t index = call_of_rows * calls + (vector - first) / together;
+    const int64_t lanes_between = parts_.lane(lanes, vector) - parts_.lane(lanes, first);
+    const int64_t rows_between = taps.rows[row].a - taps.rows[0].a;
+    for (int64_t i = 0; i < call.a_ahead_count; ++i)
+      ahead[i] = a_ahead[i] + index * call.a_step - lanes_between - rows_between;
+    call.b_ahead = b_ahead + index * call.b_step - lanes_between;
+    return calls_of_rows * calls;
+  };
   call.sums_vector = vector_sums_;
   call.sums_tap = phases * parts_.width;
-  const auto add = [&](int64_t vector, int64_t tap, int64_t row, int64_t rows, int64_t width) {
+  const auto add = [&](int64_t vector, int64_t tap, int64_t rows, int64_t width, int64_t every) {
     const int64_t lane = parts_.lane(lanes, vector);
     for (int64_t plane = 0; plane < order_.planes; ++plane) {
       const auto lane_of = [&](const Side& side, int64_t step) {
@@ -127,10 +144,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
       call.b = lane_of(y, call.before);
       const int64_t first_tap = plane * taps_ + phase + tap * phases;
       call.sums = sums + (vector * vector_sums_ + first_tap * parts_.width) * unit();
-      // Once for each line of the cache.
-      const bool ask = phase + row + tap + plane == 0 && lane * y.bytes % 64 == 0;
-      call.a_ahead_count = ask ? ahead_count : 0;
-      call.b_ahead = ask ? b_ahead : 0;
+      call.ahead_every = plane ? 0 : every;
       functions.at[together][rows][width](call);
     }
   };
@@ -146,7 +160,10 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
       rows = (taps.row_count - row) / (row_pieces - i);  // as even as can be
       call.rows = taps.rows + row;
-      for (int64_t v = vectors.begin; v < vectors.end; v += together) add(v, tap, row, rows, width);
+      for (int64_t v = vectors.begin; v < vectors.end; v += together) {
+        const int64_t every = b_ahead && phase + tap == 0 ? ask(v, row, i, row_pieces) : 0;
+        add(v, tap, rows, width, every);
+      }
     }
   }
 }

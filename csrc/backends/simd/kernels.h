@@ -186,7 +186,9 @@ struct LaneSlides {
   int64_t before, windows;
   void* sums;
   int64_t sums_vector, sums_tap;
-  const int64_t* a_ahead;  // as of LaneTaps
+  // As of LaneTaps, but of every so-manieth window, from the first on; 0: nothing is asked.
+  int64_t ahead_every;
+  const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
 };
 

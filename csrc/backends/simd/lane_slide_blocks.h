@@ -23,6 +23,18 @@ namespace {
 template <int vectors, int taps>
 constexpr int kBlockWindows = std::min(4, (kRegisters - 2) / vectors - taps);
 
+// Where it is time to, asks for what a later line meets at such a window; the one to ask at next,
+// at most `end`. a and b: where the line's first position and window lie.
+template <class A, class B>
+CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A* a, const B* b, int64_t window,
+                                 int64_t end) {
+  if (!call.ahead_every) return end;
+  for (int64_t i = 0; i < call.a_ahead_count; ++i)
+    __builtin_prefetch(a + window * call.a_step + call.a_ahead[i], 0, 2);
+  __builtin_prefetch(b + window * call.b_step + call.b_ahead, 0, 2);
+  return smaller(end, window + call.ahead_every);
+}
+
 // position(p, v) and window(i, v) load: tap t of window i meets position i + t.
 template <class T, int vectors, int taps, class Position, class Window>
 CONVTBW_INLINE void add_slide_block(Vector<T> (&sums)[vectors][1][taps], const Position& position,
@@ -77,23 +89,19 @@ void lane_slide_blocks(const LaneSlides& call) {
     const A* x = a + first * a_step;
     const B* y = b + first * b_step;
     const int64_t last = smaller(end - count, positions - most);
-    for (; first <= last; first += count) {
-      if (call.b_ahead) {
-#pragma GCC unroll kUnroll
-        for (int i = 0; i < count; ++i) {
-          for (int64_t j = 0; j < call.a_ahead_count; ++j)
-            __builtin_prefetch(x + i * a_step + call.a_ahead[j], 0, 2);
-          __builtin_prefetch(y + i * b_step + call.b_ahead, 0, 2);
-        }
+    for (int64_t stop = first; first <= last;) {
+      stop = ask_ahead(call, a, b, stop, last + 1);
+      for (; first < stop; first += count) {
+        add_slide_block<T>(
+            sums,
+            [&](int p, int v)
+                __attribute__((always_inline)) { return load_beside_sums(x + p * a_step + v * n); },
+            [&](int i, int v) __attribute__((always_inline)) {
+              return load_beside_sums(y + i * b_step + v * n);
+            });
+        x += count * a_step;
+        y += count * b_step;
       }
-      add_slide_block<T>(
-          sums,
-          [&](int p, int v)
-              __attribute__((always_inline)) { return load_beside_sums(x + p * a_step + v * n); },
-          [&](int i, int v)
-              __attribute__((always_inline)) { return load_beside_sums(y + i * b_step + v * n); });
-      x += count * a_step;
-      y += count * b_step;
     }
     while (first < end) add_end();
   }

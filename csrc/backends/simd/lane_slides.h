@@ -49,25 +49,20 @@ void lane_slides(const LaneSlides& call) {
       tile.windows[t] = Vector<T>{};
       if (t < call.before) tile.windows[t] = load(b - (t + 1) * b_step);
     }
-    int64_t left = call.positions;
-    const int64_t behind = left - smaller(left, call.windows);
+    const A* const first_a = a[0];
+    const B* const first_b = b;
     const auto next = [&] {
 #pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) a[r] += a_step;
       b += b_step;
-      --left;
     };
-    if (call.b_ahead) {
-      for (; left > behind; next()) {
-        for (int64_t i = 0; i < call.a_ahead_count; ++i)
-          __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
-        __builtin_prefetch(b + call.b_ahead, 0, 2);
-        tile.step(a, loaded(load(b)));
-      }
-    } else {
-      for (; left > behind; next()) tile.step(a, loaded(load(b)));
+    const int64_t windows = smaller(call.positions, call.windows);
+    int64_t i = 0;
+    for (int64_t stop = 0; i < windows;) {
+      stop = ask_ahead(call, first_a, first_b, stop, windows);
+      for (; i < stop; ++i, next()) tile.step(a, loaded(load(b)));
     }
-    for (; left > 0; next()) tile.step(a, Vector<T>{});
+    for (; i < call.positions; ++i, next()) tile.step(a, Vector<T>{});
   }
   add_tap_rows<T>(tile.sums, call.rows, call.sums_tap, static_cast<T*>(call.sums));
 }

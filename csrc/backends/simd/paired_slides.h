@@ -70,18 +70,11 @@ void paired_slides(const LaneSlides& call) {
     const auto both = [&](int r)
                           __attribute__((always_inline)) { return paired(a[r], a[r] + a_step); };
     const auto one = [&](int r) __attribute__((always_inline)) { return widen(a[r]); };
-    if (call.b_ahead) {
-      for (; windows > 1; next()) {
-        for (int64_t i = 0; i < call.a_ahead_count; ++i) {
-          __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
-          __builtin_prefetch(a[0] + call.a_ahead[i] + a_step, 0, 2);
-        }
-        __builtin_prefetch(b + call.b_ahead, 0, 2);
-        __builtin_prefetch(b + call.b_ahead + b_step, 0, 2);
-        tile.step(both, paired(b, b + b_step));
-      }
-    } else {
-      for (; windows > 1; next()) tile.step(both, paired(b, b + b_step));
+    const uint16_t *const first_a = a[0], *const first_b = b;
+    const int64_t pairs_end = windows & ~1;
+    for (int64_t i = 0, stop = 0; i < pairs_end;) {
+      stop = ask_ahead(call, first_a, first_b, stop, pairs_end);
+      for (; i < stop; i += 2, next()) tile.step(both, paired(b, b + b_step));
     }
     for (; left > 0; next()) {
       const Words pair = windows > 0 ? widen(b) : Words{};
