@@ -5,7 +5,6 @@
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/epilogue.h"
-#include "backends/simd/folded_runs.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -51,23 +50,28 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
   const bool odd = box.count[3] % steps_ && end == box.count[3];
   const int64_t pairs =
       std::max<int64_t>(0, std::min(ceil_div(end, steps_), box.count[3] / steps_) - first);
-  // Between folds (folded_runs.h), of rows that are not cut. 16x16 from 21 to 21 channels, rows of
-  // 64, 512 at a time: the error is 1.5 times a blocked gemm's without folds, 0.6 times if each row
-  // is folded, which takes 1.03 to 1.1 times as long.
-  constexpr int64_t kMostSteps = 2 * kMaxSteps;
+  const int64_t a_step = lanes_on_y_ ? x_step : y_pitch, b_step = lanes_on_y_ ? y_pitch : x_step;
   int64_t count = 0, since_fold = 0;
-  const auto add = [&](int64_t x, int64_t y, int64_t steps) {
-    const Run run = lanes_on_y_ ? Run{x, y, steps} : Run{y, x, steps};
-    const int64_t a_step = lanes_on_y_ ? x_step : y_pitch, b_step = lanes_on_y_ ? y_pitch : x_step;
+  const auto add_piece = [&](const Run& run) {
     Run& last = runs[std::max<int64_t>(count, 1) - 1];
-    last.fold = count && since_fold + steps > kMostSteps;
-    since_fold = last.fold ? steps : since_fold + steps;
+    last.fold = count && since_fold + run.steps > kMostSteps;
+    since_fold = last.fold ? run.steps : since_fold + run.steps;
     // Rows that follow each other without a gap are one run.
     if (count && !last.fold && run.a == last.a + last.steps * a_step &&
         run.b == last.b + last.steps * b_step)
       last.steps += run.steps;
     else
       runs[count++] = run;
+  };
+  const auto add = [&](int64_t x, int64_t y, int64_t steps) {
+    Run run = lanes_on_y_ ? Run{x, y, 0} : Run{y, x, 0};
+    for (int64_t pieces = ceil_div(steps, kMostSteps); pieces; --pieces) {
+      run.steps = steps / pieces;  // as even as can be
+      add_piece(run);
+      run.a += run.steps * a_step;
+      run.b += run.steps * b_step;
+      steps -= run.steps;
+    }
   };
   if (windows.count[3] == 0) return 0;
   for_each_row(windows, [&](const PerAxis<int64_t>& j) {
