@@ -1,4 +1,4 @@
-"""Depthwise layers, their three partials, and the exact values of these."""
+"""Layers of small groups, their three partials, and the exact values of these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTIALS = ("fprop", "dgrad", "wgrad")
 
 @dataclass(frozen=True)
 class Layer:
-    """A depthwise convolution."""
+    """A convolution of groups of as many channels on either side; depthwise, if not told."""
 
     extents: tuple[int, ...]  # of x: images, channels, pixels
     kernel: tuple[int, ...]
@@ -23,6 +23,7 @@ class Layer:
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     data_format: str = "NCX"
+    group: int = 1
 
     def attributes(self) -> dict[str, object]:
         ones = (1,) * len(self.kernel)
@@ -31,7 +32,7 @@ class Layer:
             "pads_begin": [*self.padding],
             "pads_end": [*self.padding],
             "dilations": [*(self.dilation or ones)],
-            "groups": self.extents[1],
+            "groups": self.extents[1] // self.group,
             "data_format": self.data_format,
             "weights_format": "OIX",
         }
@@ -41,7 +42,7 @@ class Layer:
         images, channels, *pixels = self.extents
         extents = (channels, *pixels) if self.data_format == "NCX" else (*pixels, channels)
         x = integers(images, *extents, dtype=dtype)
-        w = integers(channels, 1, *self.kernel, dtype=dtype)
+        w = integers(channels, self.group, *self.kernel, dtype=dtype)
         shape = torch_ops.convolution(x, w, **self.attributes()).shape
         return x, w, integers(*shape, dtype=dtype)
 

@@ -10,6 +10,16 @@ LaneOrder spread_order(const Geometry& g, Role lane_role) {
   return {g.groups * lanes, lanes, lanes_on_y ? g.x_channels : g.y_channels};
 }
 
+bool spreads_in_registers(const LaneOrder& order, const Arithmetic& arithmetic) {
+  const int64_t group = order.group_lanes;
+  return order.planes == group && (group == 2 || group == 4) && order.lanes >= arithmetic.lanes &&
+         arithmetic.spread_row[0];
+}
+
+LaneOrder memory_order(const LaneOrder& order, const Arithmetic& arithmetic) {
+  return spreads_in_registers(order, arithmetic) ? LaneOrder{order.lanes, 1, 1} : order;
+}
+
 namespace {
 
 // Where most windows reach into the padding: regions would be of single windows. Times in place

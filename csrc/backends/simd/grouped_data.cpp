@@ -22,28 +22,21 @@ PerAxis<std::vector<Sliding>> ways_of(const PerAxis<PhasedAxis>& axes) {
   return ways;
 }
 
-// Whether elements can be converted for every window that meets them, not copied. Time over that of
-// copies (Zen 5), 3x3 to 13x13: 0.6 to 0.85 with 16 lanes, 0.75 to 1.0 with 8; with strides, where
-// windows share less, 3x3 of 2 0.7, 16x16 of 8 0.45.
-bool converts(const Arithmetic& arithmetic, Dtype dtype) {
-  return arithmetic.lane_row[static_cast<int>(dtype)][static_cast<int>(dtype)];
-}
-
 }  // namespace
 
 GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arithmetic,
                                  const Arithmetic* pairs)
     : DirectedPlan(problem, arithmetic),
-      parts_{spread_order(problem.geometry, problem.wanted).lanes, arithmetic.lanes},
+      order_(spread_order(problem.geometry, problem.wanted)),
+      spreads_(spreads_in_registers(order_, arithmetic)),
+      parts_{order_.lanes, arithmetic.lanes},
       weights_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       axes_(phased_axes(problem)),
       pairs_(suits_pairs() ? pairs : nullptr),
-      side_(arithmetic, in_, spread_order(problem.geometry, problem.wanted), ways_of(axes_),
+      side_(arithmetic, in_, memory_order(order_, arithmetic), ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            in_.dtype == sum_dtype(in_.dtype) || pairs_ ||
-                (out_.channel == 1 && converts(arithmetic, in_.dtype)),
-            pairs_),
-      weights_(problem.w, problem.wanted, spread_order(problem.geometry, problem.wanted)) {
+            pairs_ || met_in_place(), pairs_),
+      weights_(problem.w, problem.wanted, order_) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
   asks_ahead_ = side_.in_place() && data_bytes(problem, operand_) > far_bytes().reads;
@@ -52,17 +45,42 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   choose_sizes();
   phases_ = box_phases(axes_, side_.strips());
   for (const BoxPhase& phase : phases_) {
-    taps_ += phase.taps * side_.planes();
-    most_taps_ = std::max(most_taps_, phase.taps * side_.planes());
+    taps_ += phase.taps * order_.planes;
+    most_taps_ = std::max(most_taps_, phase.taps * order_.planes);
   }
   overlapping_ = overlaps_by_half();
   if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
   if (overlapping_) pairs_ = nullptr;
   kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes" +
            (overlapping_ ? ", overlapping windows" : "") +
-           (side_.in_place() ? ", in place, " : ", ") + (pairs_ ? *pairs_ : arithmetic).name;
+           (spreads_ ? ", spread in registers" : "") + (side_.in_place() ? ", in place, " : ", ") +
+           (pairs_ ? *pairs_ : arithmetic).name;
   workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
+}
+
+// Whether elements should be met where they lie, not copied.
+bool GroupedDataPlan::met_in_place() const {
+  if (spreads_) {
+    // Those that a piece of a row's windows meets, once for every plane, should stay in the
+    // first-level cache. Time of copies over that in place (Zen 3, 3x3 and 5x5): 0.45 to 0.75 where
+    // pixels are 2048 and 4096 bytes apart, 0.9 to 1.05 where 1024, 1.0 to 1.35 where fewer.
+    constexpr int64_t kPixels = 12;
+    int64_t rows = 0, positions = 0;
+    for (const Phase& depth : axes_[1].phases)
+      for (const Phase& row : axes_[2].phases)
+        rows = std::max(rows, depth.sliding.taps * row.sliding.taps);
+    for (const Phase& phase : axes_[3].phases)
+      positions = std::max(positions, kPixels * phase.sliding.stride + phase.sliding.taps);
+    return in_.dtype == sum_dtype(in_.dtype) &&
+           rows * positions <= 8 * cache_sets(in_.stride[3] * element_bytes(in_.dtype));
+  }
+  if (in_.dtype == sum_dtype(in_.dtype)) return true;
+  // Elements that are converted for every window that meets them. Time over that of copies (Zen 5),
+  // 3x3 to 13x13: 0.6 to 0.85 with 16 lanes, 0.75 to 1.0 with 8; with strides, where windows share
+  // less, 3x3 of 2 0.7, 16x16 of 8 0.45.
+  const int dtype = static_cast<int>(in_.dtype);
+  return out_.channel == 1 && arithmetic_.lane_row[dtype][dtype];
 }
 
 // 3x3 and 7x7 take 0.77 and 0.64 of the time channels first, 0.91 and 0.79 channels last, 4x4 of
@@ -109,9 +127,9 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
     const auto& [axis0, axis1, axis2, axis3] = phase.axes;
     const int64_t row = axis3->sliding.taps, second = axis2->tap_step * w.axes[1];
     const int64_t together = pairs_ ? 2 : 1, rows = axis2->sliding.taps;
-    to = packed + first * unit() +
-         (1 + phase.taps_before * side_.planes()) * weights_pitch_ * unit();
-    for (int64_t plane = 0; plane < side_.planes(); ++plane)
+    to =
+        packed + first * unit() + (1 + phase.taps_before * order_.planes) * weights_pitch_ * unit();
+    for (int64_t plane = 0; plane < order_.planes; ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
         for (int64_t t1 = 0; t1 < rows; t1 += together, to += row * weights_pitch_ * unit()) {
           const int64_t tap = (axis1->tap + t0 * axis1->tap_step) * w.axes[0] +
@@ -153,7 +171,7 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
   if (longest < kMinRunTaps) return 0;
   const bool halves = element_bytes(side_.dtype()) == 2;
   const bool gains = arithmetic_.lanes * unit() < 64 || run_taps(longest) == kMaxRunTaps;
-  return halves || (gains && view.stride[along] * window * unit() % 512) ? apart : 0;
+  return halves || spreads_ || (gains && view.stride[along] * window * unit() % 512) ? apart : 0;
 }
 
 // The taps of all planes that a region's windows meet, in runs along the region's pixels, which are
@@ -168,7 +186,7 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
   w_step[1] = w_step[2] * ceil_div(phase.axes[2]->sliding.taps, together);
   for (int a = 1; a < kBoxRank; ++a) a_step[a] = phase.footings[a].tap * view.stride[a];
   row.second = a_step[2];
-  const int64_t planes = side_.planes(), a_plane = view.plane;
+  const int64_t planes = order_.planes, a_plane = view.plane;
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
   const int64_t longest = apart ? ceil_div(taps, apart) : 1;
@@ -196,11 +214,11 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
                                 : t2 % together == 0 ? Halves::first
                                                      : Halves::second;
           for (int64_t t3 = begin[3]; t3 < end[3]; ++t3, a += a_step[3], w += w_step[3]) {
-            *run++ = {a, w, least + (more > 0), halves};
+            *run++ = {a, w, least + (more > 0), halves, p};
             for (int64_t i = 1; i < pieces; ++i, ++run) {
               const LaneTapRun& last = run[-1];
               *run = {last.a + last.taps * row.a_step, last.w + last.taps * row.w_step,
-                      least + (i < more), halves};
+                      least + (i < more), halves, p};
             }
           }
         }
@@ -228,10 +246,12 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
     for (int a = kBoxRank - 2; a >= 0; --a) c_stride[a] = c_stride[a + 1] * positions.count[a + 1];
     c = stage - offset(positions.begin, c_stride) * unit();  // where position 0 would lie
   }
+  const Arithmetic& arithmetic = pairs_ ? *pairs_ : arithmetic_;
+  const int in_dtype = static_cast<int>(side_.dtype()), out_dtype = static_cast<int>(out_dtype_);
   const auto lane_row =
-      (pairs_ ? *pairs_ : arithmetic_)
-          .lane_row[static_cast<int>(side_.dtype())][static_cast<int>(out_dtype_)];
+      spreads_ ? arithmetic.spread_row[out_dtype] : arithmetic.lane_row[in_dtype][out_dtype];
   LaneRow row{};
+  row.group = order_.group_lanes;
   row.lanes = std::max(lanes.count, parts_.width);
   row.start = packed + lanes.begin * unit();
   if (!complete_) fill(positions, c, c_stride, row.lanes, static_cast<const char*>(row.start));
@@ -240,7 +260,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
     const BoxRange windows = windows_of(box, phase);
     if (windows.empty()) continue;
     row.w =
-        packed + ((1 + phase.taps_before * side_.planes()) * weights_pitch_ + lanes.begin) * unit();
+        packed + ((1 + phase.taps_before * order_.planes) * weights_pitch_ + lanes.begin) * unit();
     PerAxis<Sliding> sliding;
     PerAxis<int64_t> a_step, c_step;
     for (int a = 0; a < kBoxRank; ++a) {

@@ -19,6 +19,7 @@ class GroupedDataPlan : public DirectedPlan {
  private:
   // Whether taps of neighbouring rows are multiplied in pairs.
   bool suits_pairs() const;
+  bool met_in_place() const;
   void choose_sizes();
   void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
   int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
@@ -41,6 +42,8 @@ class GroupedDataPlan : public DirectedPlan {
            (stage_units_ + partial_units_) * unit();
   }
 
+  const LaneOrder order_;  // of the operand
+  const bool spreads_;     // in registers
   LaneParts parts_;
   const int64_t weights_pitch_;  // units from one tap to the next
   PerAxis<PhasedAxis> axes_;

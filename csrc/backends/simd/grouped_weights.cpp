@@ -38,6 +38,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       pairs_(pairs),
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
+      spreads_(spreads_in_registers(order_, arithmetic)),
       parts_{order_.lanes, arithmetic.lanes},
       sliding_(sliding_of(problem.geometry)),
       grid_{extent_of(problem_.geometry), {}},
@@ -45,10 +46,12 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       taps_(tap_rows_ * problem.geometry.axes[2].k),
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
-      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), ways_of({}), grid_.extent,
-         true, keeping()),
-      x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), ways_of(sliding_),
-         grid_.extent, y_.in_place() && !copies_rows() && met_in_place(), keeping()),
+      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, memory_order(order_, arithmetic)),
+         ways_of({}), grid_.extent, !spreads_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
+         keeping()),
+      x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, memory_order(order_, arithmetic)),
+         ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
+         keeping()),
       weights_(problem.w, lane_role_, order_) {
   asks_ahead_ = y_.in_place() &&
                 data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
@@ -59,6 +62,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   kernel = "wgrad, channels of all groups in lanes, ";
   if (!columns_.empty()) kernel += "overlapping windows, ";
   if (slides_) kernel += "sliding windows, ";
+  if (spreads_) kernel += "spread in registers, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
   kernel += (uses_pairs() ? *pairs : arithmetic).name;
@@ -74,9 +78,9 @@ const Arithmetic* GroupedWeightsPlan::keeping() const {
 
 // Whether elements of x should be met where they lie, not copied.
 bool GroupedWeightsPlan::met_in_place() const {
-  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return true;
+  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return !spreads_ || rows_stay();
   const int index = static_cast<int>(x_tensor_.dtype);
-  if (!arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
+  if (spreads_ || !arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
   // Sliding windows meet each element once a row of taps: 0.65 to 0.93 of the time of copies (Zen
   // 5, 3x3 to 7x7 and 3x3x3), but 1.15 with 8 lanes where a row does not stay in the cache.
   if (may_slide()) return rows_stay();
@@ -103,7 +107,7 @@ void GroupedWeightsPlan::choose_sizes() {
   const PartSizes sizes =
       x_.in_place() && y_.in_place()
           ? in_place_sizes(grid_.extent, parts_, all_.slices)
-          : part_sizes(grid_.extent, parts_, order_.planes,
+          : part_sizes(grid_.extent, parts_, spreads_ ? 1 : order_.planes,
                        problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
@@ -159,7 +163,8 @@ void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
     count = std::min(kLanes, lanes.count - first);
     // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
     // two lines (Zen 4: 1-D k31 2.6 ms one by one).
-    const int64_t pairs = parts_.width * unit() < 64 ? count / (2 * parts_.width) : 0;
+    const bool halves = parts_.width * unit() < 64 && !spreads_;
+    const int64_t pairs = halves ? count / (2 * parts_.width) : 0;
     if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, sums);
     const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
     if (rest) add_vectors(x, y, taps, lanes, (first + done) / parts_.width, rest, 1, runs, sums);
@@ -177,7 +182,9 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
   const int64_t b_ahead = call.b_ahead;
   const LaneTapsFunctions& functions =
-      arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+      spreads_ ? arithmetic_.spread_taps
+               : arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+  call.spread.group = order_.group_lanes;
   call.a_tap = taps.step;
   call.sums_vector = vector_sums_;
   for (int64_t i = 0, row = 0, rows; i < row_pieces; ++i, row += rows) {
@@ -189,6 +196,7 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
         const auto lane_of = [&](const Side& side) {
           return side.view.data + (plane * side.view.plane + lane) * side.bytes;
         };
+        call.spread.plane = plane;
         call.b = lane_of(y);
         for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
           width = (taps.row_taps - tap) / (tap_pieces - piece);

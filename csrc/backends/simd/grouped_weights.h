@@ -97,6 +97,7 @@ class GroupedWeightsPlan : public Plan {
   const Arithmetic* const pairs_;  // or nullptr
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
+  const bool spreads_;     // in registers
   LaneParts parts_;
   PerAxis<Sliding> sliding_;
   BoxGrid grid_;

@@ -13,7 +13,6 @@
 // to 1.8, 1.7 to 2.4. 1-D, one row, with 8 and 16 lanes: k15 1.1 to 1.45, 1.3 to 1.45; k31 1.3
 // to 1.65, 1.3 to 1.5; k63 1.9, 1.6 to 1.8; bfloat16 pairs 1.7 to 2.5.
 #include <algorithm>
-#include <numeric>
 
 #include "backends/simd/grouped_weights.h"
 
@@ -27,16 +26,15 @@ bool GroupedWeightsPlan::may_slide() const {
   return phases == 1 && taps > 1 && (tap_rows_ > 1 || taps_ >= kLeastTaps);
 }
 
-// Whether a row of x in place and those of windows stay in the first-level cache (of 64 sets) from
-// one half of their lines to the next. Time of all taps over that of these where they do not, 256
+// Whether a row of x in place and those of windows stay in the first-level cache from one half of
+// their lines to the next. Time of all taps over that of these where they do not, 256
 // and 512 channels of 28x28 to 56x56: 3x3 0.75 to 0.95; of more taps, outweighs_rows().
 bool GroupedWeightsPlan::rows_stay() const {
-  constexpr int64_t kLine = 64, kSets = 64;
+  constexpr int64_t kLine = 64;
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
-  const int64_t sets = std::min(kSets, kSets * kLine / std::gcd(step, kSets * kLine));
   // A vector of a whole line is met once for each phase.
-  const bool once = parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1;
-  return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * sets;
+  const bool once = parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !spreads_;
+  return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * cache_sets(step);
 }
 
 // Whether a single row of taps is so long that x is better copied than met where rows do not stay.
@@ -49,6 +47,7 @@ bool GroupedWeightsPlan::copies_rows() const {
 }
 
 const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
+  if (spreads_) return arithmetic_.spread_slides;
   const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
   return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
 }
@@ -131,6 +130,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     call.b_ahead = b_ahead + index * call.b_step - lanes_between;
     return calls_of_rows * calls;
   };
+  call.spread.group = order_.group_lanes;
   call.sums_vector = vector_sums_;
   call.sums_tap = phases * parts_.width;
   const auto add = [&](int64_t vector, int64_t tap, int64_t rows, int64_t width, int64_t every) {
@@ -144,6 +144,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
       call.b = lane_of(y, call.before);
       const int64_t first_tap = plane * taps_ + phase + tap * phases;
       call.sums = sums + (vector * vector_sums_ + first_tap * parts_.width) * unit();
+      call.spread.plane = plane;
       call.ahead_every = plane ? 0 : every;
       functions.at[together][rows][width](call);
     }

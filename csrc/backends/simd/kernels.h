@@ -91,6 +91,7 @@ enum class Halves : uint8_t { both, first, second };
 struct LaneTapRun {
   int64_t a, w, taps;
   Halves halves = Halves::both;
+  int64_t plane = 0;  // where lanes are spread (SpreadLanes): of its taps
 };
 
 // Runs of one row of results are of 1 tap each; or else of 3 and 2, or of 4 and 3, along at least
@@ -114,6 +115,7 @@ struct LaneRow {
   const int64_t* ahead;
   int64_t ahead_count, c_ahead;
   int64_t second;  // with pairs: how far behind a pair's first element of a the second one lies
+  int64_t group;   // where lanes are spread: lanes of one (SpreadLanes)
 };
 
 // Results of windows that are twice as long as they are apart, in two axes, and whose positions are
@@ -134,6 +136,12 @@ struct LaneWindowRows {
   int64_t windows, stride, pad, lanes, partial_step, c_step;
   bool both, begins;
   int64_t a_ahead;  // asked of memory beforehand: elements behind each position; or 0
+};
+
+// Which lanes of a vector of a the functions for spread lanes multiply by lane l: l - l % group +
+// plane, with groups of 2 or 4 lanes of 32 bits.
+struct SpreadLanes {
+  int64_t group, plane;
 };
 
 // Where a row of taps begins: units behind the pixel and in the sums.
@@ -157,6 +165,7 @@ struct LaneTaps {
   // What is asked of memory beforehand: units behind each step of a, of b. None if b's are 0.
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
+  SpreadLanes spread;
 };
 
 // The most taps, of all rows, by vectors: accumulators and b fill 16 registers.
@@ -190,6 +199,7 @@ struct LaneSlides {
   int64_t ahead_every;
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
+  SpreadLanes spread;
 };
 
 inline constexpr int kMaxSlidRows = 6;
@@ -436,6 +446,10 @@ struct Arithmetic {
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneSlidesFunctions lane_slides[4][4];
   LaneWindowsFunctions lane_windows[4][4];
+  // With lanes of a spread, all of float32; c by Dtype. nullptr and empty for float64.
+  void (*spread_row[4])(const LaneRow&);
+  LaneTapsFunctions spread_taps;
+  LaneSlidesFunctions spread_slides;
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);

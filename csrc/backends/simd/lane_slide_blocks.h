@@ -20,8 +20,9 @@ namespace {
 
 // Windows that are met at a time: with accumulators, a position and one more they fill the
 // registers. The one more is GCC's: without it sums of 11 taps run at 0.85 of the rate.
-template <int vectors, int taps>
-constexpr int kBlockWindows = std::min(4, (kRegisters - 2) / vectors - taps);
+// What is spread takes one for its index.
+template <bool spread, int vectors, int taps>
+constexpr int kBlockWindows = std::min(4, (kRegisters - 2 - spread) / vectors - taps);
 
 // Where it is time to, asks for what a later line meets at such a window; the one to ask at next,
 // at most `end`. a and b: where the line's first position and window lie.
@@ -36,10 +37,9 @@ CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A* a, const B* b,
 }
 
 // position(p, v) and window(i, v) load: tap t of window i meets position i + t.
-template <class T, int vectors, int taps, class Position, class Window>
+template <int count, class T, int vectors, int taps, class Position, class Window>
 CONVTBW_INLINE void add_slide_block(Vector<T> (&sums)[vectors][1][taps], const Position& position,
                                     const Window& window) {
-  constexpr int count = kBlockWindows<vectors, taps>;
   Vector<T> windows[count][vectors];
 #pragma GCC unroll kUnroll
   for (int i = 0; i < count; ++i)
@@ -57,9 +57,11 @@ CONVTBW_INLINE void add_slide_block(Vector<T> (&sums)[vectors][1][taps], const P
 }
 
 // Of one row.
-template <class A, class B, int vectors, int taps, class T = SumOf<B>>
+template <class A, class B, bool spread, int vectors, int taps, class T = SumOf<B>>
 void lane_slide_blocks(const LaneSlides& call) {
-  constexpr int n = kLanes<T>, count = kBlockWindows<vectors, taps>, most = count + taps - 1;
+  constexpr int n = kLanes<T>, count = kBlockWindows<spread, vectors, taps>;
+  constexpr int most = count + taps - 1;
+  const LaneLoads<spread> loads(call.spread);
   static constexpr A kAbsent[vectors * n]{};
   Vector<T> sums[vectors][1][taps];
 #pragma GCC unroll kUnroll
@@ -72,12 +74,12 @@ void lane_slide_blocks(const LaneSlides& call) {
     // Windows that come before position 0, and blocks that end behind the last one.
     int64_t first = -smaller(call.before, taps - 1);
     const auto add_end = [&] {
-      add_slide_block<T>(
+      add_slide_block<count, T>(
           sums,
           [&](int p, int v) __attribute__((always_inline)) {
             const int64_t at = first + p;
-            return load_beside_sums((at >= 0 && at < positions ? a + at * a_step : kAbsent) +
-                                    v * n);
+            return loads.all_beside_sums((at >= 0 && at < positions ? a + at * a_step : kAbsent) +
+                                         v * n);
           },
           [&](int i, int v) __attribute__((always_inline)) {
             return first + i < end ? Vector<T>(load_beside_sums(b + (first + i) * b_step + v * n))
@@ -92,10 +94,11 @@ void lane_slide_blocks(const LaneSlides& call) {
     for (int64_t stop = first; first <= last;) {
       stop = ask_ahead(call, a, b, stop, last + 1);
       for (; first < stop; first += count) {
-        add_slide_block<T>(
+        add_slide_block<count, T>(
             sums,
-            [&](int p, int v)
-                __attribute__((always_inline)) { return load_beside_sums(x + p * a_step + v * n); },
+            [&](int p, int v) __attribute__((always_inline)) {
+              return loads.all_beside_sums(x + p * a_step + v * n);
+            },
             [&](int i, int v) __attribute__((always_inline)) {
               return load_beside_sums(y + i * b_step + v * n);
             });

@@ -19,23 +19,24 @@ struct SlidSums {
   Vector<T> sums[rows][taps];
   Vector<T> windows[taps];  // that tap t of the last position met
 
-  template <class A>
-  CONVTBW_INLINE void step(const A* const (&a)[rows], Vector<T> window) {
+  template <class Loads, class A>
+  CONVTBW_INLINE void step(const Loads& loads, const A* const (&a)[rows], Vector<T> window) {
     // Moves between registers cost next to nothing, and need no copies of the loop.
 #pragma GCC unroll kUnroll
     for (int t = taps - 1; t > 0; --t) windows[t] = loaded(windows[t - 1]);
     windows[0] = window;
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) {
-      const Vector<T> x = loaded(load(a[r]));
+      const Vector<T> x = loaded(loads.all(a[r]));
 #pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t) sums[r][t] += x * windows[t];
     }
   }
 };
 
-template <class A, class B, int rows, int taps, class T = SumOf<B>>
+template <class A, class B, bool spread, int rows, int taps, class T = SumOf<B>>
 void lane_slides(const LaneSlides& call) {
+  const LaneLoads<spread> loads(call.spread);
   SlidSums<T, rows, taps> tile;
   clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
@@ -60,42 +61,44 @@ void lane_slides(const LaneSlides& call) {
     int64_t i = 0;
     for (int64_t stop = 0; i < windows;) {
       stop = ask_ahead(call, first_a, first_b, stop, windows);
-      for (; i < stop; ++i, next()) tile.step(a, loaded(load(b)));
+      for (; i < stop; ++i, next()) tile.step(loads, a, loaded(load(b)));
     }
-    for (; i < call.positions; ++i, next()) tile.step(a, Vector<T>{});
+    for (; i < call.positions; ++i, next()) tile.step(loads, a, Vector<T>{});
   }
   add_tap_rows<T>(tile.sums, call.rows, call.sums_tap, static_cast<T*>(call.sums));
 }
 
-// The most rows of so many taps: accumulators, windows, a position and one more fill the registers.
-template <int taps>
-constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - taps) / taps);
+// The most rows of so many taps: accumulators, windows, a position and one more fill the registers,
+// with the index of what is spread.
+template <bool spread, int taps>
+constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - spread - taps) / taps);
 
-template <class A, class B, int taps, int... row>
+template <class A, class B, bool spread, int taps, int... row>
 constexpr void fill_lane_slides(LaneSlidesFunctions& functions,
                                 std::integer_sequence<int, row...>) {
   functions.max_rows[1][taps] = std::max<int>(1, sizeof...(row));
-  if constexpr (sizeof...(row) == 0) functions.at[1][1][taps] = lane_slide_blocks<A, B, 1, taps>;
-  ((functions.at[1][row + 1][taps] = lane_slides<A, B, row + 1, taps>), ...);
-  if constexpr (taps == kPairedSlidTaps && kBytes < 64) {
+  if constexpr (sizeof...(row) == 0)
+    functions.at[1][1][taps] = lane_slide_blocks<A, B, spread, 1, taps>;
+  ((functions.at[1][row + 1][taps] = lane_slides<A, B, spread, row + 1, taps>), ...);
+  if constexpr (taps == kPairedSlidTaps && kBytes < 64 && !spread) {
     functions.max_rows[2][taps] = 1;
-    functions.at[2][1][taps] = lane_slide_blocks<A, B, 2, taps>;
+    functions.at[2][1][taps] = lane_slide_blocks<A, B, spread, 2, taps>;
   }
 }
 
-template <class A, class B, int... tap>
+template <class A, class B, bool spread, int... tap>
 constexpr LaneSlidesFunctions lane_slides_functions(std::integer_sequence<int, tap...>) {
   LaneSlidesFunctions functions{};
-  (fill_lane_slides<A, B, tap + 1>(functions,
-                                   std::make_integer_sequence<int, kSlidRows<tap + 1>>()),
+  (fill_lane_slides<A, B, spread, tap + 1>(
+       functions, std::make_integer_sequence<int, kSlidRows<spread, tap + 1>>()),
    ...);
   return functions;
 }
 
 // By taps of a row.
-template <class A, class B>
+template <class A, class B, bool spread = false>
 constexpr LaneSlidesFunctions kLaneSlides =
-    lane_slides_functions<A, B>(std::make_integer_sequence<int, kMaxSlidTaps>());
+    lane_slides_functions<A, B, spread>(std::make_integer_sequence<int, kMaxSlidTaps>());
 
 }  // namespace
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -35,6 +35,33 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
+// How lanes of a are loaded: as they lie,
+template <bool spread>
+struct LaneLoads {
+  explicit LaneLoads(const SpreadLanes&) {}
+  template <class A>
+  CONVTBW_INLINE auto all(const A* p) const {
+    return load(p);
+  }
+  template <class A>
+  CONVTBW_INLINE auto all_beside_sums(const A* p) const {
+    return load_beside_sums(p);
+  }
+};
+
+// or spread, once they are in a register.
+template <>
+struct LaneLoads<true> {
+  const Words index;
+
+  explicit LaneLoads(const SpreadLanes& lanes)
+      : index(load(kSpreadIndex.lanes[lanes.group][lanes.plane])) {}
+  CONVTBW_INLINE Floats all(const float* p) const { return spread_lanes(load(p), index); }
+  CONVTBW_INLINE Floats all_beside_sums(const float* p) const { return all(p); }
+};
+
+enum class TapKind { one, pair, spread };
+
 // What is loaded of a pixel and of weights, and how they are multiplied: one tap,
 template <class T>
 struct OneTap {
@@ -75,11 +102,24 @@ struct OneOfTwoTaps : OneTap<float> {
   }
 };
 
+// or one of a plane's.
+struct SpreadTap : OneTap<float> {
+  const LaneLoads<true> loads;
+
+  explicit SpreadTap(const SpreadLanes& lanes) : loads(lanes) {}
+  CONVTBW_INLINE Floats pixel(const float* p, int64_t) const { return loads.all(p); }
+  CONVTBW_INLINE Floats pixel_of_run(const float* p, int64_t) const {
+    return loads.all_beside_sums(p);
+  }
+};
+
 // f(how a run's taps are multiplied)
-template <bool pairs, class T, class F>
-CONVTBW_INLINE void with_taps_of(const LaneTapRun& run, const F& f) {
-  if constexpr (!pairs)
+template <TapKind kind, class T, class F>
+CONVTBW_INLINE void with_taps_of(const LaneRow& row, const LaneTapRun& run, const F& f) {
+  if constexpr (kind == TapKind::one)
     f(OneTap<T>());
+  else if constexpr (kind == TapKind::spread)
+    f(SpreadTap({row.group, run.plane}));
   else if (run.halves == Halves::both)
     f(TwoTaps());
   else if (run.halves == Halves::first)
@@ -89,7 +129,7 @@ CONVTBW_INLINE void with_taps_of(const LaneTapRun& run, const F& f) {
 }
 
 // Tap by tap. Elements are converted where they are loaded and stored.
-template <class From, class To, bool pairs, int pixels, int vectors, class T = SumOf<To>>
+template <class From, class To, TapKind kind, int pixels, int vectors, class T = SumOf<To>>
 void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   constexpr int n = kLanes<T>;
   const int64_t a_step = row.a_step, c_step = row.c_step;
@@ -110,7 +150,7 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
   const int64_t second = row.second;
   for (const LaneTapRun *tap = row.runs, *end = tap + row.run_count; tap != end; ++tap) {
-    with_taps_of<pairs, T>(*tap, [&](auto taps) __attribute__((always_inline)) {
+    with_taps_of<kind, T>(row, *tap, [&](auto taps) __attribute__((always_inline)) {
       decltype(taps.weights(w)) weights[vectors];
 #pragma GCC unroll kUnroll
       for (int v = 0; v < vectors; ++v) weights[v] = taps.weights(w + tap->w + v * n);
@@ -132,45 +172,44 @@ template <class From, class To, class T = SumOf<To>>
 using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*);
 
 // Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers, and what is converted
-// takes another.
-template <class From, int vectors>
-constexpr int kMaxPixels = vectors == 1        ? 12
-                           : vectors == 4      ? 3
-                           : sizeof(From) == 2 ? 6
-                                               : 7;
+// takes another, what is spread two.
+template <class From, TapKind kind, int vectors>
+constexpr int kMaxPixels = vectors == 1   ? 12
+                           : vectors == 4 ? (kind == TapKind::spread ? 2 : 3)
+                                          : (sizeof(From) == 2 || kind == TapKind::spread ? 6 : 7);
 
-template <class From, class To, bool pairs, int vectors, int... pixels>
+template <class From, class To, TapKind kind, int vectors, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
     std::integer_sequence<int, pixels...>) {
-  return {lane_pixels<From, To, pairs, pixels + 1, vectors>...};
+  return {lane_pixels<From, To, kind, pixels + 1, vectors>...};
 }
 
 // Functions for 1, 2, ... pixels.
-template <class From, class To, bool pairs, int vectors>
-constexpr auto kLanePixels = lane_pixels_by_count<From, To, pairs, vectors>(
-    std::make_integer_sequence<int, kMaxPixels<From, vectors>>());
+template <class From, class To, TapKind kind, int vectors>
+constexpr auto kLanePixels = lane_pixels_by_count<From, To, kind, vectors>(
+    std::make_integer_sequence<int, kMaxPixels<From, kind, vectors>>());
 
 // A run of taps: each pixel is loaded, and converted, once for all of its results.
 template <int taps, class Taps, int pixels, class From, class T>
-CONVTBW_INLINE void add_run(Taps kind, const From* a, int64_t a_step, int64_t second, const T* w,
-                            int64_t w_step, Vector<T> (&sums)[pixels]) {
+CONVTBW_INLINE void add_run(const Taps& of, const From* a, int64_t a_step, int64_t second,
+                            const T* w, int64_t w_step, Vector<T> (&sums)[pixels]) {
   // Or GCC computes what runs of all lengths have in common before it asks for theirs, and
   // accumulators leave their registers.
   asm volatile("" : "+r"(a));
-  decltype(kind.weights(w)) weights[taps];
+  decltype(of.weights(w)) weights[taps];
 #pragma GCC unroll kUnroll
-  for (int t = 0; t < taps; ++t) weights[t] = kind.weights(w + t * w_step);
+  for (int t = 0; t < taps; ++t) weights[t] = of.weights(w + t * w_step);
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
-    const auto pixel = kind.pixel_of_run(a, second);
+    const auto pixel = of.pixel_of_run(a, second);
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
-      if (i >= t && i - t < pixels) sums[i - t] = kind.multiply_add(pixel, weights[t], sums[i - t]);
+      if (i >= t && i - t < pixels) sums[i - t] = of.multiply_add(pixel, weights[t], sums[i - t]);
   }
 }
 
 // Of one vector, in runs of `most` taps or one less.
-template <class From, class To, bool pairs, int most, int pixels, class T = SumOf<To>>
+template <class From, class To, TapKind kind, int most, int pixels, class T = SumOf<To>>
 void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {
   const int64_t a_step = row.a_step, c_step = row.c_step, w_step = row.w_step, second = row.second;
   Vector<T> sums[pixels];
@@ -179,7 +218,7 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
   for (const LaneTapRun *run = row.runs, *end = run + row.run_count; run != end; ++run) {
     const From* const from = a + run->a;
     const T* const weights = w + run->w;
-    with_taps_of<pairs, T>(*run, [&](auto taps) __attribute__((always_inline)) {
+    with_taps_of<kind, T>(row, *run, [&](auto taps) __attribute__((always_inline)) {
       if (run->taps == most)
         add_run<most>(taps, from, a_step, second, weights, w_step, sums);
       else
@@ -190,27 +229,28 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
   for (int i = 0; i < pixels; ++i) store(c + i * c_step, sums[i]);
 }
 
-// Accumulators, weights and a pixel fill 16 registers.
-template <int taps>
-constexpr int kMaxRunPixels = 15 - taps;
+// Accumulators, weights and a pixel fill 16 registers. What is spread takes one for its index, and
+// GCC 12 another.
+template <TapKind kind, int taps>
+constexpr int kMaxRunPixels = 15 - taps - (kind == TapKind::spread ? 2 : 0);
 
-template <class From, class To, bool pairs, int most, int... pixels>
+template <class From, class To, TapKind kind, int most, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(
     std::integer_sequence<int, pixels...>) {
-  return {lane_runs<From, To, pairs, most, pixels + kMinRunPixels>...};
+  return {lane_runs<From, To, kind, most, pixels + kMinRunPixels>...};
 }
 
 // Functions for so many pixels, one more, ... As even as can be, no piece of a row has fewer.
-template <class From, class To, bool pairs, int most>
-constexpr auto kLaneRuns = lane_runs_by_pixels<From, To, pairs, most>(
-    std::make_integer_sequence<int, kMaxRunPixels<most> - kMinRunPixels + 1>());
+template <class From, class To, TapKind kind, int most>
+constexpr auto kLaneRuns = lane_runs_by_pixels<From, To, kind, most>(
+    std::make_integer_sequence<int, kMaxRunPixels<kind, most> - kMinRunPixels + 1>());
 
 // The lanes of a cache line before the next line, and of few pixels at a time: a line is read for
 // every vector of it.
-template <class From, class To, bool pairs, int taps>
+template <class From, class To, TapKind kind, int taps>
 void lane_row_in_runs(const LaneRow& row) {
   using T = SumOf<To>;
-  constexpr int64_t n = kLanes<T>, line = 64 / sizeof(From), most = kMaxRunPixels<taps>;
+  constexpr int64_t n = kLanes<T>, line = 64 / sizeof(From), most = kMaxRunPixels<kind, taps>;
   const int64_t pieces = (row.pixels + most - 1) / most;
   for (int64_t first = 0; first < row.lanes; first += line)
     for (int64_t piece = 0, done = 0, pixels; piece < pieces; ++piece, done += pixels) {
@@ -224,7 +264,7 @@ void lane_row_in_runs(const LaneRow& row) {
       }
       for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
         const int64_t at = smaller(lane, row.lanes - n);
-        kLaneRuns<From, To, pairs, taps>[pixels - kMinRunPixels](
+        kLaneRuns<From, To, kind, taps>[pixels - kMinRunPixels](
             row, a + at, static_cast<const T*>(row.w) + at, static_cast<const T*>(row.start) + at,
             c + at);
       }
@@ -232,14 +272,14 @@ void lane_row_in_runs(const LaneRow& row) {
 }
 
 // All pixels of a few lanes before the next lanes: their weights stay in the first-level cache.
-template <class From, class To, bool pairs = false>
+template <class From, class To, TapKind kind = TapKind::one>
 void lane_row(const LaneRow& row) {
-  if (row.most_taps == 3) return lane_row_in_runs<From, To, pairs, 3>(row);
-  if (row.most_taps == 4) return lane_row_in_runs<From, To, pairs, 4>(row);
+  if (row.most_taps == 3) return lane_row_in_runs<From, To, kind, 3>(row);
+  if (row.most_taps == 4) return lane_row_in_runs<From, To, kind, 4>(row);
   using T = SumOf<To>;
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
-    constexpr int64_t most = kMaxPixels<From, vectors>;
+    constexpr int64_t most = kMaxPixels<From, kind, vectors>;
     const From* a = static_cast<const From*>(row.a) + lane;
     const T *w = static_cast<const T*>(row.w) + lane,
             *start = static_cast<const T*>(row.start) + lane;
@@ -247,7 +287,7 @@ void lane_row(const LaneRow& row) {
     int64_t left = row.pixels;
     for (int64_t pieces = (left + most - 1) / most; pieces; --pieces) {
       const int64_t pixels = left / pieces;  // even pieces: no short one at the end
-      kLanePixels<From, To, pairs, vectors>[pixels - 1](row, a, w, start, c);
+      kLanePixels<From, To, kind, vectors>[pixels - 1](row, a, w, start, c);
       a += pixels * row.a_step;
       c += pixels * row.c_step;
       left -= pixels;
@@ -255,7 +295,7 @@ void lane_row(const LaneRow& row) {
   };
   for (int64_t lane = 0; lane < row.lanes;) {
     const int64_t whole = (row.lanes - lane) / n;
-    if (whole >= 4 && row.pixels <= kMaxPixels<From, 4>) {
+    if (whole >= 4 && row.pixels <= kMaxPixels<From, kind, 4>) {
       run(std::integral_constant<int, 4>(), lane);
       lane += 4 * n;
     } else if (whole >= 2) {
@@ -287,8 +327,9 @@ template <class T, int vectors, int rows, int taps>
 struct LaneSums {
   Vector<T> sums[vectors][rows][taps];
 
-  template <class A, class B>
-  CONVTBW_INLINE void step(const A* const (&a)[rows], int64_t a_tap, const B* b) {
+  template <class Loads, class A, class B>
+  CONVTBW_INLINE void step(const Loads& loads, const A* const (&a)[rows], int64_t a_tap,
+                           const B* b) {
     Vector<T> right[vectors];
 #pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
@@ -298,12 +339,13 @@ struct LaneSums {
       for (int t = 0; t < taps; ++t)
 #pragma GCC unroll kUnroll
         for (int v = 0; v < vectors; ++v)
-          sums[v][r][t] += load(a[r] + t * a_tap + v * kLanes<T>) * right[v];
+          sums[v][r][t] += loads.all(a[r] + t * a_tap + v * kLanes<T>) * right[v];
   }
 };
 
-template <class A, class B, int vectors, int rows, int taps, class T = SumOf<B>>
+template <class A, class B, bool spread, int vectors, int rows, int taps, class T = SumOf<B>>
 void lane_taps(const LaneTaps& call) {
+  const LaneLoads<spread> loads(call.spread);
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
   // must be many to hide their latency.
@@ -335,14 +377,14 @@ void lane_taps(const LaneTaps& call) {
         for (int64_t i = 0; i < call.a_ahead_count; ++i)
           __builtin_prefetch(a[0] + call.a_ahead[i], 0, 2);
         __builtin_prefetch(b + call.b_ahead, 0, 2);
-        sets_of[0].step(a, a_tap, b);
+        sets_of[0].step(loads, a, a_tap, b);
       }
     }
     for (; left >= sets; left -= sets) {
 #pragma GCC unroll kUnroll
-      for (int s = 0; s < sets; ++s, next()) sets_of[s].step(a, a_tap, b);
+      for (int s = 0; s < sets; ++s, next()) sets_of[s].step(loads, a, a_tap, b);
     }
-    for (; left > 0; --left, next()) sets_of[0].step(a, a_tap, b);
+    for (; left > 0; --left, next()) sets_of[0].step(loads, a, a_tap, b);
   }
 #pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v)
@@ -357,29 +399,30 @@ void lane_taps(const LaneTaps& call) {
       }
 }
 
-template <class A, class B, int vectors, int rows, int... tap>
+template <class A, class B, bool spread, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[vectors][rows][tap + 1] = lane_taps<A, B, vectors, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<A, B, spread, vectors, rows, tap + 1>), ...);
 }
 
-template <class A, class B, int vectors, int... row>
+template <class A, class B, bool spread, int vectors, int... row>
 constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
-  (fill_lane_taps<A, B, vectors, row + 1>(
+  (fill_lane_taps<A, B, spread, vectors, row + 1>(
        functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
 }
 
-template <class A, class B>
+// Two vectors together leave no register for the index of what is spread.
+template <class A, class B, bool spread>
 constexpr LaneTapsFunctions lane_taps_functions() {
   LaneTapsFunctions result{};
   constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
-  fill_lane_rows<A, B, 1>(result, rows);
-  fill_lane_rows<A, B, 2>(result, rows);
+  fill_lane_rows<A, B, spread, 1>(result, rows);
+  if constexpr (!spread) fill_lane_rows<A, B, spread, 2>(result, rows);
   return result;
 }
 
-template <class A, class B>
-constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B>();
+template <class A, class B, bool spread = false>
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B, spread>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 

@@ -239,6 +239,30 @@ CONVTBW_INLINE V every_second(V a, V b, std::integer_sequence<int, lane...>) {
   return __builtin_shuffle(a, b, Index{(2 * lane + first)...});
 }
 
+// By group and plane: which lanes each lane l takes, l - l % group + plane.
+struct SpreadIndex {
+  alignas(kBytes) uint32_t lanes[5][4][kLanes<uint32_t>]{};
+
+  constexpr SpreadIndex() {
+    for (uint32_t group = 2; group <= 4; group += 2)
+      for (uint32_t plane = 0; plane < group; ++plane)
+        for (uint32_t l = 0; l < kLanes<uint32_t>; ++l)
+          lanes[group][plane][l] = l - l % group + plane;
+  }
+};
+constexpr SpreadIndex kSpreadIndex;
+
+// The lanes of such an index, with groups within 128 bits: by one instruction, not two.
+CONVTBW_INLINE Floats spread_lanes(Floats v, Words index) {
+#if defined(__AVX512F__)
+  return _mm512_permutevar_ps(v, reinterpret_cast<__m512i>(index));
+#elif defined(__AVX2__)
+  return _mm256_permutevar_ps(v, reinterpret_cast<__m256i>(index));
+#else
+  return __builtin_shuffle(v, index);
+#endif
+}
+
 // Words of the elements of 16 bits at `lower` and at `upper`, lane by lane.
 CONVTBW_INLINE Words paired(const uint16_t* lower, const uint16_t* upper) {
 #if defined(__AVX512BW__)

@@ -1,0 +1,89 @@
+"""The SIMD backend where lanes are the channels of all groups: groups of 2 and 4 channels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layers import PARTIALS, Layer, call_of
+from targets import every_target
+
+import torch_ops
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+CHANNELS = {2: 22, 4: 36}  # vectors of any target, and some more
+GROUPS = pytest.mark.parametrize("group", CHANNELS)
+
+
+def spreads(target: str, group: int) -> bool:
+    """Whether a vector has several groups; others are computed as dense ones."""
+    return (target, group) != ("generic", 4)
+
+
+def layers(group: int, data_format: str) -> tuple[Layer, ...]:
+    """Of one image at least and the group's CHANNELS, if no others are told."""
+
+    def layer(
+        *pixels: int,
+        kernel: tuple[int, ...],
+        images: int = 1,
+        channels: int = CHANNELS[group],
+        **of,
+    ) -> Layer:
+        of.setdefault("padding", (0,) * len(kernel))
+        extents = (images, channels, *pixels)
+        return Layer(extents, kernel, **of, data_format=data_format, group=group)
+
+    return (
+        # In every number of pieces of taps and of pixels.
+        *(layer(3, 3 + taps * 3, kernel=(2, taps)) for taps in range(1, 14)),
+        *(layer(4, 2 + pixels, kernel=(3, 3), images=2) for pixels in range(1, 25)),
+        # With padding: windows of fewer taps at each end, or all of them.
+        *(layer(6, 15, kernel=(3, k), padding=(1, k // 2)) for k in (3, 5, 7, 11)),
+        layer(4, 3, kernel=(5, 9), padding=(4, 8)),
+        # Strides and dilations: windows that overlap by half, that share every second tap, or none.
+        *(layer(9, 40, kernel=(3, k), stride=(2, 2)) for k in (2, 4, 5, 6, 7)),
+        layer(12, 24, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
+        layer(8, 30, kernel=(3, 4), padding=(1, 2), dilation=(1, 2)),
+        # Rows too short, so that columns or images are neighbours instead.
+        layer(40, 2, kernel=(5, 1), padding=(2, 0)),
+        layer(3, 3, kernel=(3, 3), padding=(1, 1), images=20),
+        # Pixels so far apart that few lie in the cache together: copied.
+        layer(5, 14, kernel=(3, 3), padding=(1, 1), channels=512),
+        layer(300, kernel=(9,), padding=(4,)),
+        layer(5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@GROUPS
+@every_target
+def test_values(target: str, group: int, data_format: str, dtype: torch.dtype) -> None:
+    plans = set()
+    with torch_ops.backends.use("simd", target):
+        for layer in layers(group, data_format):
+            operands = layer.operands(dtype)
+            for partial in PARTIALS:
+                call = call_of(partial, *operands, layer)
+                plans.add((partial, "spread in registers" in call.kernel()))
+                assert torch.equal(call.run(), call.exact()), (layer, partial, call.kernel())
+    in_registers = spreads(target, group) and dtype != torch.float64
+    assert {(partial, in_registers) for partial in PARTIALS} <= plans
+    if data_format == "NXC":
+        assert len(plans) == len(PARTIALS)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@GROUPS
+@every_target
+def test_what_is_not_finite_reaches_its_group_alone(target: str, group: int, value: float) -> None:
+    layer = Layer((1, CHANNELS[group], 6, 14), (3, 3), (1, 1), data_format="NXC", group=group)
+    for column in (0, 6, 13):
+        x, w, y = layer.operands(torch.float32)
+        x[0, 2, column, group + 1] = value
+        for partial in ("fprop", "wgrad"):
+            call = call_of(partial, x, w.fill_(1), y.fill_(1), layer)
+            with torch_ops.backends.use("simd", target):
+                assert ("spread in registers" in call.kernel()) == spreads(target, group)
+                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
+            assert torch.equal(found, expected), (partial, column)
