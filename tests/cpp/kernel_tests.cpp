@@ -275,6 +275,8 @@ std::vector<Shape> shapes() {
       {"1-D, depthwise, ten taps, ends", 2, 21, 1, 1, {{23, 10, 32, 1, 9, 1}}},
       {"1-D, depthwise, many taps, channels a power of two", 1, 512, 1, 1, {{70, 14, 70, 1, 6, 1}}},
       {"2-D, groups of 4", 2, 5, 4, 4, {{6, 2, 5, 1, 0, 1}, {9, 5, 9, 1, 2, 1}}},
+      {"2-D, groups of 2, runs of pixels", 2, 11, 2, 2, {{6, 3, 6, 1, 1, 1}, {29, 3, 29, 1, 1, 1}}},
+      {"1-D, groups of 4, stride of 2, many taps", 1, 9, 4, 4, {{41, 9, 21, 2, 4, 1}}},
       {"1-D, one tap, partial vectors", 2, 1, 35, 27, {{79, 1, 79, 1, 0, 1}}},
       {"2-D, one tap, several boxes", 3, 2, 18, 41, {{23, 1, 23, 1, 0, 1}, {29, 1, 29, 1, 0, 1}}},
       {"2-D, one tap, few channels of y", 3, 1, 37, 3, {{9, 1, 9, 1, 0, 1}, {13, 1, 13, 1, 0, 1}}},
