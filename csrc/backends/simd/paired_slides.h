@@ -97,7 +97,8 @@ constexpr void fill_paired_slides(LaneSlidesFunctions& functions,
 template <int... tap>
 constexpr LaneSlidesFunctions paired_slides_functions(std::integer_sequence<int, tap...>) {
   LaneSlidesFunctions functions{};
-  (fill_paired_slides<tap + 1>(functions, std::make_integer_sequence<int, kSlidRows<false, tap + 1>>()),
+  (fill_paired_slides<tap + 1>(functions,
+                               std::make_integer_sequence<int, kSlidRows<false, tap + 1>>()),
    ...);
   return functions;
 }
