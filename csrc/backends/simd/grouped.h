@@ -1,7 +1,8 @@
 // What the plans for groups of few channels share. Their lanes are the channels of one side, the
 // *lane side*, across groups. The other side is *spread*: with C of its channels in a group there
 // are C *planes*, and lane (group, i) of plane c holds its channel (group, c). Every product of the
-// trilinear form is then one lane of plane * lane side, and no lane is multiplied in vain.
+// trilinear form is then one lane of plane * lane side, and no lane is multiplied in vain. Planes
+// are written to memory, or those of 2 and 4 channels spread in registers (spreads_in_registers()).
 // Depthwise, the one plane is the other side itself.
 //
 // Both sides are met channels last. Sums whose channels are contiguous are read where they lie,

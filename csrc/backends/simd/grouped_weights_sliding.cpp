@@ -118,7 +118,8 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   call.a_ahead = ahead;
   // Vectors that meet the same lines of the cache.
   const int64_t line_vectors = std::max<int64_t>(together, 64 / (parts_.width * y.bytes));
-  // Their calls take turns in asking: each asks for every so-manieth, which it returns.
+  // Their calls take turns in asking: each asks for what one window in so many meets anew. Returns
+  // in how many. All at once wait for each other: a core has few line fill buffers.
   const auto ask = [&](int64_t vector, int64_t row, int64_t call_of_rows, int64_t calls_of_rows) {
     const int64_t first = vector - vector % line_vectors;
     const int64_t calls = std::min(line_vectors, vectors.end - first) / together;

@@ -195,7 +195,7 @@ struct LaneSlides {
   int64_t before, windows;
   void* sums;
   int64_t sums_vector, sums_tap;
-  // As of LaneTaps, but of every so-manieth window, from the first on; 0: nothing is asked.
+  // As of LaneTaps, but of one window in so many, from the first on; 0: nothing is asked.
   int64_t ahead_every;
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead;
