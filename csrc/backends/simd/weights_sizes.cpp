@@ -297,7 +297,8 @@ void WeightsPlan::join_packing() {
   // At the border every tap has runs of its own, unless those of very large kernels took too much
   // room.
   constexpr int64_t kRunBytes = 64 << 10;
-  run_count_ = size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, kMostSteps) + 1);
+  // With pairs a row may end with an odd window.
+  run_count_ = size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, kMostSteps) + steps_ - 1);
   run_lists_ = row_taps_ * run_count_ * int64_t{sizeof(Run)} <= kRunBytes ? row_taps_ : 1;
 }
 
