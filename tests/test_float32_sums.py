@@ -1,4 +1,4 @@
-"""Weights gradients in float32 are as close to the exact ones as a blocked gemm.
+"""Results in float32 are as close to the exact ones as a blocked gemm.
 
 Errors are of random numbers, but the same in every run: data are seeded by the case (bench_cases).
 """
@@ -25,14 +25,16 @@ SHAPES = (
     Shape("depthwise", False, 4, 32, 32, (64, 64), 5, padding=2, groups=32),
     Shape("long row, depthwise", False, 1, 32, 32, (6000,), 9, padding=4, groups=32),
     Shape("groups of 4", False, 4, 32, 32, (64, 64), 3, padding=1, groups=8),
+    Shape("many groups of 4", False, 8, 128, 128, (56, 56), 3, padding=1, groups=32),
     Shape("many channels", False, 1, 768, 8, (20, 20), 1),
 )
 
 
+@pytest.mark.parametrize("partial", ["weights", "data", "forward"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @every_target
-def test_errors_of_weights_gradients(target: str, shape: Shape, data_format: str) -> None:
+def test_errors(target: str, shape: Shape, data_format: str, partial: str) -> None:
     with torch_ops.backends.use("simd", target):
-        found = errors(Case(shape, data_format, "f32", "weights"), with_ours=True, with_torch=True)
+        found = errors(Case(shape, data_format, "f32", partial), with_ours=True, with_torch=True)
     assert 0 < found["error_ours"] <= max(found["error_torch"], 1.25 * found["error_gemm"]), found
