@@ -10,22 +10,24 @@ LaneOrder spread_order(const Geometry& g, Role lane_role) {
   return {g.groups * lanes, lanes, lanes_on_y ? g.x_channels : g.y_channels};
 }
 
-bool spreads_in_registers(const LaneOrder& order, const Arithmetic& arithmetic) {
+Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int64_t row) {
+  // Pixels are the only sums of a vector: fewer do not hide the latency of a multiply-add.
+  constexpr int64_t kLeastPixels = 5;
   const int64_t group = order.group_lanes;
-  return order.planes == group && (group == 2 || group == 4) && order.lanes >= arithmetic.lanes &&
-         arithmetic.spread_row[0];
-}
-
-LaneOrder memory_order(const LaneOrder& order, const Arithmetic& arithmetic) {
-  return spreads_in_registers(order, arithmetic) ? LaneOrder{order.lanes, 1, 1} : order;
+  if (!order.spread() || !arithmetic.spread_row[0]) return Spreading::in_memory;
+  if (group % arithmetic.lanes == 0 && row >= kLeastPixels) return Spreading::by_broadcast;
+  return order.planes == group && (group == 2 || group == 4) && order.lanes >= arithmetic.lanes
+             ? Spreading::in_registers
+             : Spreading::in_memory;
 }
 
 namespace {
 
-// Where most windows reach into the padding: regions would be of single windows. Times in place
-// over those of a copy with zeros: 7x7 with k7 1.5 to 2.7.
+// Where so many windows reach into the padding that regions would be of few or single windows.
+// Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
+// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
 bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
-                const PerAxis<int64_t>& windows) {
+                const PerAxis<int64_t>& windows, Spreading spreading) {
   double whole = 1;
   for (int a = 1; a < kBoxRank; ++a) {
     if (ways[a].empty()) continue;
@@ -33,7 +35,7 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
     const Range present = whole_windows(s, tensor.extent[a], windows[a]);
     whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
   }
-  return whole < 0.25;
+  return whole < (spreading == Spreading::by_broadcast ? 0.8 : 0.25);
 }
 
 // Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
@@ -48,16 +50,17 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 }  // namespace
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
-                   const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-                   bool in_place, const Arithmetic* keeping)
+                   Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
+                   const PerAxis<int64_t>& windows, bool in_place, const Arithmetic* keeping)
     : arithmetic_(arithmetic),
       order_(order),
+      spreads_(order.spread() && spreading == Spreading::in_memory),
       ways_(ways),
-      in_place_(in_place && !order.spread() && tensor.channel == 1 &&
-                order.lanes >= arithmetic.lanes && !mostly_cut(tensor, ways, windows)),
+      in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
+                !mostly_cut(tensor, ways, windows, spreading)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
-      padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows)
+      padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows, spreading)
                                   : many_regions(tensor, ways[3])) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
@@ -72,16 +75,27 @@ int64_t LaneSide::positions_of(const PerAxis<int64_t>& windows) const {
   return product;
 }
 
+// Of any part.
+int64_t LaneSide::most_channels(const LaneParts& parts) const {
+  const int64_t lanes = parts.most_lanes(), group = order_.group_lanes;
+  if (parts.part_vectors * parts.width % group == 0) return ceil_div(lanes, group) * order_.planes;
+  // Wherever a part begins in a group, it meets at most so many.
+  return std::min((lanes + group - 2) / group + 1, order_.lanes / group) * order_.planes;
+}
+
 // Units from one position to the next of the other side's channels before they are spread.
 int64_t LaneSide::staging_pitch(const LaneParts& parts) const {
-  if (!order_.spread()) return 0;
-  // Wherever a part begins in a group, it meets at most so many.
-  const int64_t groups = (parts.most_lanes() + order_.group_lanes - 2) / order_.group_lanes + 1;
-  return ceil_div(groups * order_.planes, parts.width) * parts.width;
+  return spreads_ ? ceil_div(most_channels(parts), parts.width) * parts.width : 0;
+}
+
+// And as kernels read them.
+int64_t LaneSide::pitch(const LaneParts& parts) const {
+  return spreads_ ? parts.pitch()
+                  : odd_lines(ceil_div(most_channels(parts), parts.width) * parts.width);
 }
 
 int64_t LaneSide::units_of(const PerAxis<int64_t>& windows, const LaneParts& parts) const {
-  return positions_of(windows) * (order_.planes * parts.pitch() + staging_pitch(parts));
+  return positions_of(windows) * (planes() * pitch(parts) + staging_pitch(parts));
 }
 
 LaneParts::Range LaneSide::channels_of(const LaneParts::Range& lanes) const {
@@ -106,8 +120,8 @@ void LaneSide::set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts
         strips[a].footings.push_back({s.first, s.stride, s.dilation});
     }
   const int64_t lanes = parts.width;
-  if (!in_place_) memory_units_ = units_of(windows, parts) + (order_.spread() ? lanes : 0);
-  if (!order_.spread()) return;
+  if (!in_place_) memory_units_ = units_of(windows, parts) + (spreads_ ? lanes : 0);
+  if (!spreads_) return;
   for (int64_t part = 0; part < parts.count(); ++part) {
     const LaneParts::Range range = parts.part(part);
     for (int64_t vector = 0; vector < parts.part_vectors + 1; ++vector)
@@ -168,12 +182,12 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
 LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, char* memory) const {
   const LaneParts::Range range = parts_.part(part);
   if (in_place_)
-    return {static_cast<const char*>(data) + range.begin * element_bytes(dtype()),
+    return {static_cast<const char*>(data) + channels_of(range).begin * element_bytes(dtype()),
             packing_.tensor.stride,
             {},
             0};
-  const int64_t pitch = parts_.pitch();
-  if (!order_.spread()) return pack(data, box, range, pitch, memory);
+  const int64_t pitch = this->pitch(parts_);
+  if (!spreads_) return pack(data, box, channels_of(range), pitch, memory);
   const int64_t staging_units = staging_pitch(parts_);
   char* const staging = memory + order_.planes * positions_ * pitch * unit();
   LaneView view = pack(data, box, channels_of(range), staging_units, staging);

@@ -2,7 +2,7 @@
 // *lane side*, across groups. The other side is *spread*: with C of its channels in a group there
 // are C *planes*, and lane (group, i) of plane c holds its channel (group, c). Every product of the
 // trilinear form is then one lane of plane * lane side, and no lane is multiplied in vain. Planes
-// are written to memory, or those of 2 and 4 channels spread in registers (spreads_in_registers()).
+// are written to memory, or spread by the kernels (Spreading).
 // Depthwise, the one plane is the other side itself.
 //
 // Both sides are met channels last. Sums whose channels are contiguous are read where they lie,
@@ -35,13 +35,16 @@ struct LaneOrder {
 // Of the side that is spread over the lanes of the other.
 LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 
-// Whether kernels spread that side's channels in registers, plane by plane: in memory they then lie
-// as those of depthwise. Time over that of planes in memory (Zen 3, float32 and bfloat16, groups of
-// 2 and 4, 3x3 to 5x5, 7x7 to 56x56, 1-D and 3-D): channels last 0.4 to 0.75, weights gradients
-// channels first 0.45 to 0.8.
-bool spreads_in_registers(const LaneOrder& order, const Arithmetic& arithmetic);
-// How they lie.
-LaneOrder memory_order(const LaneOrder& order, const Arithmetic& arithmetic);
+// Where that side's channels are spread, if at all: as planes in memory, or by the kernels, plane
+// by plane, in registers or, where a vector is of one group, by broadcasts. Time over that of
+// planes (Zen 3, float32 and bfloat16, 3x3 to 5x5, 7x7 to 56x56, 1-D and 3-D):
+// - in registers, groups of 2 and 4: channels last 0.4 to 0.75, weights gradients channels first
+//   0.45 to 0.8;
+// - by broadcast, 1 to 6 channels beside 8 to 64, channels last (90 random layers, up to 7x7): 0.15
+//   to 1.0, 0.55 in the mean; rows of 4 and fewer 0.6 to 2.3. Weights gradients 0.2 to 1.0.
+enum class Spreading : uint8_t { in_memory, in_registers, by_broadcast };
+// `row`: results of one, or windows.
+Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int64_t row);
 
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
 // so that each has a vector's worth unless there are fewer altogether.
@@ -84,8 +87,8 @@ class LaneSide {
   // those of 16 bits. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side
   // that is spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
-           const PerAxis<std::vector<Sliding>>& ways, const PerAxis<int64_t>& windows,
-           bool in_place, const Arithmetic* keeping = nullptr);
+           Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
+           const PerAxis<int64_t>& windows, bool in_place, const Arithmetic* keeping = nullptr);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);
 
@@ -101,7 +104,7 @@ class LaneSide {
   Dtype dtype() const {
     return in_place_ || packing_.keeps ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
   }
-  int64_t planes() const { return order_.planes; }
+  int64_t planes() const { return spreads_ ? order_.planes : 1; }
   int64_t memory_bytes() const { return ceil_div(memory_units_ * unit(), 64) * 64; }
 
   // For choosing sizes: positions and bytes that so many windows take.
@@ -116,11 +119,14 @@ class LaneSide {
   LaneParts::Range channels_of(const LaneParts::Range& lanes) const;
   LaneView pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
                 int64_t pitch, char* memory) const;
+  int64_t most_channels(const LaneParts& parts) const;
   int64_t staging_pitch(const LaneParts& parts) const;
+  int64_t pitch(const LaneParts& parts) const;
   int64_t unit() const { return packing_.unit(); }
 
   const Arithmetic& arithmetic_;
   const LaneOrder order_;
+  const bool spreads_;  // in memory
   const PerAxis<std::vector<Sliding>> ways_;
   const bool in_place_;
   Packing packing_;

@@ -28,12 +28,13 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
                                  const Arithmetic* pairs)
     : DirectedPlan(problem, arithmetic),
       order_(spread_order(problem.geometry, problem.wanted)),
-      spreads_(spreads_in_registers(order_, arithmetic)),
-      parts_{order_.lanes, arithmetic.lanes},
-      weights_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       axes_(phased_axes(problem)),
+      spreading_(spreading_of(order_, arithmetic, axes_[3].windows)),
+      parts_{order_.lanes, arithmetic.lanes},
+      lanes_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
+      weights_pitch_(broadcasts() ? parts_.width : lanes_pitch_),
       pairs_(suits_pairs() ? pairs : nullptr),
-      side_(arithmetic, in_, memory_order(order_, arithmetic), ways_of(axes_),
+      side_(arithmetic, in_, order_, spreading_, ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
             pairs_ || met_in_place(), pairs_),
       weights_(problem.w, problem.wanted, order_) {
@@ -48,20 +49,23 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
     taps_ += phase.taps * order_.planes;
     most_taps_ = std::max(most_taps_, phase.taps * order_.planes);
   }
+  w_lane_ = broadcasts() ? taps_ : 1;
   overlapping_ = overlaps_by_half();
   if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
   if (overlapping_) pairs_ = nullptr;
   kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes" +
            (overlapping_ ? ", overlapping windows" : "") +
-           (spreads_ ? ", spread in registers" : "") + (side_.in_place() ? ", in place, " : ", ") +
-           (pairs_ ? *pairs_ : arithmetic).name;
-  workspace = (1 + taps_) * weights_pitch_ * unit() + problem.threads * local_bytes();
+           (!kernels_spread() ? ""
+            : broadcasts()    ? ", broadcast"
+                              : ", spread in registers") +
+           (side_.in_place() ? ", in place, " : ", ") + (pairs_ ? *pairs_ : arithmetic).name;
+  workspace = weights_units() * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
 }
 
 // Whether elements should be met where they lie, not copied.
 bool GroupedDataPlan::met_in_place() const {
-  if (spreads_) {
+  if (kernels_spread()) {
     // Those that a piece of a row's windows meets, once for every plane, should stay in the
     // first-level cache. Time of copies over that in place (Zen 3, 3x3 and 5x5): 0.45 to 0.75 where
     // pixels are 2048 and 4096 bytes apart, 0.9 to 1.05 where 1024, 1.0 to 1.35 where fewer.
@@ -108,8 +112,9 @@ void GroupedDataPlan::choose_sizes() {
   stage_units_ = staged_ ? covered(grid_.size) * parts_.pitch() : 0;
 }
 
-// What every sum starts from: the bias or zero; then [phase][plane][tap][lane], where rows of taps
-// are in pairs with half as many rows. Here a vector of the lanes.
+// What every sum starts from: the bias or zero; then the weights, whose taps are
+// [phase][plane][tap], where rows of taps are in pairs with half as many rows. Here a vector of the
+// lanes.
 void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
   const int64_t count = std::min(parts_.width, parts_.lanes - first);
@@ -127,8 +132,9 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
     const auto& [axis0, axis1, axis2, axis3] = phase.axes;
     const int64_t row = axis3->sliding.taps, second = axis2->tap_step * w.axes[1];
     const int64_t together = pairs_ ? 2 : 1, rows = axis2->sliding.taps;
-    to =
-        packed + first * unit() + (1 + phase.taps_before * order_.planes) * weights_pitch_ * unit();
+    to = packed +
+         (lanes_pitch_ + first * w_lane_ + phase.taps_before * order_.planes * weights_pitch_) *
+             unit();
     for (int64_t plane = 0; plane < order_.planes; ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
         for (int64_t t1 = 0; t1 < rows; t1 += together, to += row * weights_pitch_ * unit()) {
@@ -171,7 +177,8 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
   if (longest < kMinRunTaps) return 0;
   const bool halves = element_bytes(side_.dtype()) == 2;
   const bool gains = arithmetic_.lanes * unit() < 64 || run_taps(longest) == kMaxRunTaps;
-  return halves || spreads_ || (gains && view.stride[along] * window * unit() % 512) ? apart : 0;
+  return halves || kernels_spread() || (gains && view.stride[along] * window * unit() % 512) ? apart
+                                                                                             : 0;
 }
 
 // The taps of all planes that a region's windows meet, in runs along the region's pixels, which are
@@ -186,7 +193,8 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
   w_step[1] = w_step[2] * ceil_div(phase.axes[2]->sliding.taps, together);
   for (int a = 1; a < kBoxRank; ++a) a_step[a] = phase.footings[a].tap * view.stride[a];
   row.second = a_step[2];
-  const int64_t planes = order_.planes, a_plane = view.plane;
+  const int64_t planes = order_.planes;
+  const int64_t a_plane = broadcasts() ? 1 : view.plane;
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
   const int64_t longest = apart ? ceil_div(taps, apart) : 1;
@@ -248,10 +256,13 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   }
   const Arithmetic& arithmetic = pairs_ ? *pairs_ : arithmetic_;
   const int in_dtype = static_cast<int>(side_.dtype()), out_dtype = static_cast<int>(out_dtype_);
-  const auto lane_row =
-      spreads_ ? arithmetic.spread_row[out_dtype] : arithmetic.lane_row[in_dtype][out_dtype];
+  const auto lane_row = !kernels_spread() ? arithmetic.lane_row[in_dtype][out_dtype]
+                        : broadcasts()    ? arithmetic.broadcast_row[out_dtype]
+                                          : arithmetic.spread_row[out_dtype];
   LaneRow row{};
   row.group = order_.group_lanes;
+  row.group_lane = lanes.begin % order_.group_lanes;
+  row.planes = order_.planes;
   row.lanes = std::max(lanes.count, parts_.width);
   row.start = packed + lanes.begin * unit();
   if (!complete_) fill(positions, c, c_stride, row.lanes, static_cast<const char*>(row.start));
@@ -259,8 +270,10 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   for (const BoxPhase& phase : phases_) {
     const BoxRange windows = windows_of(box, phase);
     if (windows.empty()) continue;
-    row.w =
-        packed + ((1 + phase.taps_before * order_.planes) * weights_pitch_ + lanes.begin) * unit();
+    row.w = packed + (lanes_pitch_ + phase.taps_before * order_.planes * weights_pitch_ +
+                      lanes.begin * w_lane_) *
+                         unit();
+    row.w_lane = w_lane_;
     PerAxis<Sliding> sliding;
     PerAxis<int64_t> a_step, c_step;
     for (int a = 0; a < kBoxRank; ++a) {
@@ -309,7 +322,7 @@ void GroupedDataPlan::fill(const BoxRange& positions, char* c, const PerAxis<int
 
 void GroupedDataPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes();
-  char* const packed = shared_scratch<char>((1 + taps_) * weights_pitch_ * unit());
+  char* const packed = shared_scratch<char>(weights_units() * unit());
   parallel_for(problem_.threads, ceil_div(parts_.lanes, parts_.width),
                [&](int64_t vector) { pack_weights(operands, vector, packed); });
   // Boxes of one part follow each other: its channels' cache lines are then a thread's own.

@@ -34,6 +34,9 @@ class GroupedDataPlan : public DirectedPlan {
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
+  bool kernels_spread() const { return spreading_ != Spreading::in_memory; }
+  bool broadcasts() const { return spreading_ == Spreading::by_broadcast; }
+  int64_t weights_units() const { return (1 + taps_) * lanes_pitch_; }
   int64_t covered(const PerAxis<int64_t>& windows) const {
     return positions_covered(windows, axes_, out_);
   }
@@ -43,10 +46,14 @@ class GroupedDataPlan : public DirectedPlan {
   }
 
   const LaneOrder order_;  // of the operand
-  const bool spreads_;     // in registers
-  LaneParts parts_;
-  const int64_t weights_pitch_;  // units from one tap to the next
   PerAxis<PhasedAxis> axes_;
+  const Spreading spreading_;
+  LaneParts parts_;
+  const int64_t lanes_pitch_;  // units of all lanes
+  // Packed weights: [tap][lane], or by broadcast [vector][tap][lane of it]. Units from one tap, and
+  // from one lane, of whole vectors, to the next.
+  const int64_t weights_pitch_;
+  int64_t w_lane_;
   const Arithmetic* pairs_;  // for rows of taps in pairs, or nullptr
   LaneSide side_;
   const LaneWeights weights_;

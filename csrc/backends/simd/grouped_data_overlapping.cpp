@@ -13,7 +13,7 @@ namespace convtbw::simd {
 
 bool GroupedDataPlan::overlaps_by_half() const {
   constexpr int64_t kMostUnits = 64 << 10;  // of a row of results
-  if (!fprop_ || staged_ || spreads_ || !side_.in_place()) return false;
+  if (!fprop_ || staged_ || kernels_spread() || !side_.in_place()) return false;
   const auto by_half = [](const Sliding& s) {
     return overlap_by_half(s) && -s.first >= 0 && -s.first <= s.stride;
   };
@@ -65,7 +65,7 @@ void GroupedDataPlan::run_overlapping(const Operands& operands, int64_t part, co
         const PerAxis<int64_t> position{window[0], window[1] * depth.stride, first + present, 0};
         call.a = x + offset(position, in_.stride) * bytes;
         const int64_t tap_row = present + (call.begins ? 0 : rows.stride);
-        call.w = packed + (weights_pitch_ + tap_row * call.w_row + lanes.begin) * unit();
+        call.w = packed + (lanes_pitch_ + tap_row * call.w_row + lanes.begin) * unit();
         window[2] = u - 1;
         call.c = y + offset(window, out_.stride) * bytes;
         function(call);

@@ -38,7 +38,9 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       pairs_(pairs),
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
-      spreads_(spreads_in_registers(order_, arithmetic)),
+      spreading_(lane_role_ == Role::y  // kernels spread x alone
+                     ? spreading_of(order_, arithmetic, problem.geometry.axes.back().y)
+                     : Spreading::in_memory),
       parts_{order_.lanes, arithmetic.lanes},
       sliding_(sliding_of(problem.geometry)),
       grid_{extent_of(problem_.geometry), {}},
@@ -46,10 +48,10 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       taps_(tap_rows_ * problem.geometry.axes[2].k),
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
-      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, memory_order(order_, arithmetic)),
-         ways_of({}), grid_.extent, !spreads_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
+      y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), spreading_, ways_of({}),
+         grid_.extent, !kernels_spread() || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
          keeping()),
-      x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, memory_order(order_, arithmetic)),
+      x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
          keeping()),
       weights_(problem.w, lane_role_, order_) {
@@ -62,7 +64,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   kernel = "wgrad, channels of all groups in lanes, ";
   if (!columns_.empty()) kernel += "overlapping windows, ";
   if (slides_) kernel += "sliding windows, ";
-  if (spreads_) kernel += "spread in registers, ";
+  if (kernels_spread()) kernel += broadcasts() ? "broadcast, " : "spread in registers, ";
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
   kernel += (uses_pairs() ? *pairs : arithmetic).name;
@@ -78,9 +80,9 @@ const Arithmetic* GroupedWeightsPlan::keeping() const {
 
 // Whether elements of x should be met where they lie, not copied.
 bool GroupedWeightsPlan::met_in_place() const {
-  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return !spreads_ || rows_stay();
+  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return !kernels_spread() || rows_stay();
   const int index = static_cast<int>(x_tensor_.dtype);
-  if (spreads_ || !arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
+  if (kernels_spread() || !arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
   // Sliding windows meet each element once a row of taps: 0.65 to 0.93 of the time of copies (Zen
   // 5, 3x3 to 7x7 and 3x3x3), but 1.15 with 8 lanes where a row does not stay in the cache.
   if (may_slide()) return rows_stay();
@@ -107,7 +109,7 @@ void GroupedWeightsPlan::choose_sizes() {
   const PartSizes sizes =
       x_.in_place() && y_.in_place()
           ? in_place_sizes(grid_.extent, parts_, all_.slices)
-          : part_sizes(grid_.extent, parts_, spreads_ ? 1 : order_.planes,
+          : part_sizes(grid_.extent, parts_, kernels_spread() ? 1 : order_.planes,
                        problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
@@ -139,6 +141,13 @@ GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const v
   return side;
 }
 
+// Where a lane of a plane of x lies.
+int64_t GroupedWeightsPlan::x_lane(const Side& x, const LaneParts::Range& lanes, int64_t lane,
+                                   int64_t plane) const {
+  if (!broadcasts()) return plane * x.view.plane + lane;
+  return (lanes.begin % order_.group_lanes + lane) / order_.group_lanes * order_.planes + plane;
+}
+
 GroupedWeightsPlan::Taps GroupedWeightsPlan::list_taps(const Side& x, const Region& region,
                                                        LaneTapRow* rows) const {
   PerAxis<int64_t> step;
@@ -163,7 +172,7 @@ void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
     count = std::min(kLanes, lanes.count - first);
     // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
     // two lines (Zen 4: 1-D k31 2.6 ms one by one).
-    const bool halves = parts_.width * unit() < 64 && !spreads_;
+    const bool halves = parts_.width * unit() < 64 && !kernels_spread();
     const int64_t pairs = halves ? count / (2 * parts_.width) : 0;
     if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, sums);
     const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
@@ -182,8 +191,10 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
   const int64_t b_ahead = call.b_ahead;
   const LaneTapsFunctions& functions =
-      spreads_ ? arithmetic_.spread_taps
-               : arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
+      broadcasts() ? arithmetic_.broadcast_taps
+      : kernels_spread()
+          ? arithmetic_.spread_taps
+          : arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   call.spread.group = order_.group_lanes;
   call.a_tap = taps.step;
   call.sums_vector = vector_sums_;
@@ -193,14 +204,12 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
     for (int64_t vector = first; vector < first + count * together; vector += together) {
       const int64_t lane = parts_.lane(lanes, vector);
       for (int64_t plane = 0; plane < order_.planes; ++plane) {
-        const auto lane_of = [&](const Side& side) {
-          return side.view.data + (plane * side.view.plane + lane) * side.bytes;
-        };
+        const char* const a = x.view.data + x_lane(x, lanes, lane, plane) * x.bytes;
         call.spread.plane = plane;
-        call.b = lane_of(y);
+        call.b = y.view.data + (plane * y.view.plane + lane) * y.bytes;
         for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
           width = (taps.row_taps - tap) / (tap_pieces - piece);
-          call.a = lane_of(x) + tap * call.a_tap * x.bytes;
+          call.a = a + tap * call.a_tap * x.bytes;
           call.sums =
               sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
           // Once for each line of the cache.

@@ -52,6 +52,7 @@ class GroupedWeightsPlan : public Plan {
   void choose_sizes();
   Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
             char* memory) const;
+  int64_t x_lane(const Side& x, const LaneParts::Range& lanes, int64_t lane, int64_t plane) const;
   Taps list_taps(const Side& x, const Region& region, LaneTapRow* rows) const;
   void add(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
            const LaneTaps& runs, char* sums) const;
@@ -87,6 +88,8 @@ class GroupedWeightsPlan : public Plan {
                  bool by_positions, char* memory, char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
+  bool kernels_spread() const { return spreading_ != Spreading::in_memory; }
+  bool broadcasts() const { return spreading_ == Spreading::by_broadcast; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t vectors_of(const LaneParts::Range& lanes) const {
     return ceil_div(lanes.count, parts_.width);
@@ -97,7 +100,7 @@ class GroupedWeightsPlan : public Plan {
   const Arithmetic* const pairs_;  // or nullptr
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
-  const bool spreads_;     // in registers
+  const Spreading spreading_;
   LaneParts parts_;
   PerAxis<Sliding> sliding_;
   BoxGrid grid_;

@@ -33,7 +33,8 @@ bool GroupedWeightsPlan::rows_stay() const {
   constexpr int64_t kLine = 64;
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
   // A vector of a whole line is met once for each phase.
-  const bool once = parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !spreads_;
+  const bool once =
+      parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !kernels_spread();
   return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * cache_sets(step);
 }
 
@@ -47,7 +48,8 @@ bool GroupedWeightsPlan::copies_rows() const {
 }
 
 const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
-  if (spreads_) return arithmetic_.spread_slides;
+  if (broadcasts()) return arithmetic_.broadcast_slides;
+  if (kernels_spread()) return arithmetic_.spread_slides;
   const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
   return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
 }
@@ -124,11 +126,12 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     const int64_t first = vector - vector % line_vectors;
     const int64_t calls = std::min(line_vectors, vectors.end - first) / together;
     const int64_t index = call_of_rows * calls + (vector - first) / together;
-    const int64_t lanes_between = parts_.lane(lanes, vector) - parts_.lane(lanes, first);
+    const int64_t lane = parts_.lane(lanes, vector), first_lane = parts_.lane(lanes, first);
+    const int64_t a_between = x_lane(x, lanes, lane, 0) - x_lane(x, lanes, first_lane, 0);
     const int64_t rows_between = taps.rows[row].a - taps.rows[0].a;
     for (int64_t i = 0; i < call.a_ahead_count; ++i)
-      ahead[i] = a_ahead[i] + index * call.a_step - lanes_between - rows_between;
-    call.b_ahead = b_ahead + index * call.b_step - lanes_between;
+      ahead[i] = a_ahead[i] + index * call.a_step - a_between - rows_between;
+    call.b_ahead = b_ahead + index * call.b_step - (lane - first_lane);
     return calls_of_rows * calls;
   };
   call.spread.group = order_.group_lanes;
@@ -137,12 +140,10 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   const auto add = [&](int64_t vector, int64_t tap, int64_t rows, int64_t width, int64_t every) {
     const int64_t lane = parts_.lane(lanes, vector);
     for (int64_t plane = 0; plane < order_.planes; ++plane) {
-      const auto lane_of = [&](const Side& side, int64_t step) {
-        return side.view.data +
-               (plane * side.view.plane + lane + step * side.window[3]) * side.bytes;
-      };
-      call.a = lane_of(x, call.before + tap) + phase * taps.step * x.bytes;
-      call.b = lane_of(y, call.before);
+      const int64_t a = x_lane(x, lanes, lane, plane) + (call.before + tap) * x.window[3];
+      call.a = x.view.data + (a + phase * taps.step) * x.bytes;
+      const int64_t b = plane * y.view.plane + lane + call.before * y.window[3];
+      call.b = y.view.data + b * y.bytes;
       const int64_t first_tap = plane * taps_ + phase + tap * phases;
       call.sums = sums + (vector * vector_sums_ + first_tap * parts_.width) * unit();
       call.spread.plane = plane;

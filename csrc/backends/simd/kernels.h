@@ -100,7 +100,7 @@ inline constexpr int kMinRunTaps = 3, kMaxRunTaps = 4, kMinRunPixels = 4;
 
 // Results whose windows meet the same taps.
 //   c[i*c_step + lane] = start[lane] + sum over runs r and t < r.taps of
-//     a[r.a + (i + t)*a_step + lane] * w[r.w + t*w_step + lane]
+//     a[r.a + (i + t)*a_step + lane] * w[r.w + t*w_step + lane*w_lane]
 // Units of w and start; of a and c elements of a tensor, if they lie in one.
 struct LaneRow {
   const void *a, *w;
@@ -115,7 +115,10 @@ struct LaneRow {
   const int64_t* ahead;
   int64_t ahead_count, c_ahead;
   int64_t second;  // with pairs: how far behind a pair's first element of a the second one lies
-  int64_t group;   // where lanes are spread: lanes of one (SpreadLanes)
+  int64_t w_lane;  // units of w from one lane to the next, of whole vectors
+  // Where lanes are spread (SpreadLanes), or one of a is broadcast to those of a group, whole
+  // vectors: lanes of one, where in theirs row.lanes begin, lanes of a of each.
+  int64_t group, group_lane, planes;
 };
 
 // Results of windows that are twice as long as they are apart, in two axes, and whose positions are
@@ -450,6 +453,10 @@ struct Arithmetic {
   void (*spread_row[4])(const LaneRow&);
   LaneTapsFunctions spread_taps;
   LaneSlidesFunctions spread_slides;
+  // The same with one lane of a broadcast to all.
+  void (*broadcast_row[4])(const LaneRow&);
+  LaneTapsFunctions broadcast_taps;
+  LaneSlidesFunctions broadcast_slides;
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);

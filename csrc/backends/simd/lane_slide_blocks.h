@@ -21,8 +21,9 @@ namespace {
 // Windows that are met at a time: with accumulators, a position and one more they fill the
 // registers. The one more is GCC's: without it sums of 11 taps run at 0.85 of the rate.
 // What is spread takes one for its index.
-template <bool spread, int vectors, int taps>
-constexpr int kBlockWindows = std::min(4, (kRegisters - 2 - spread) / vectors - taps);
+template <TapKind kind, int vectors, int taps>
+constexpr int kBlockWindows =
+    std::min(4, (kRegisters - 2 - (kind == TapKind::spread)) / vectors - taps);
 
 // Where it is time to, asks for what a later line meets at such a window; the one to ask at next,
 // at most `end`. a and b: where the line's first position and window lie.
@@ -57,11 +58,11 @@ CONVTBW_INLINE void add_slide_block(Vector<T> (&sums)[vectors][1][taps], const P
 }
 
 // Of one row.
-template <class A, class B, bool spread, int vectors, int taps, class T = SumOf<B>>
+template <class A, class B, TapKind kind, int vectors, int taps, class T = SumOf<B>>
 void lane_slide_blocks(const LaneSlides& call) {
-  constexpr int n = kLanes<T>, count = kBlockWindows<spread, vectors, taps>;
+  constexpr int n = kLanes<T>, count = kBlockWindows<kind, vectors, taps>;
   constexpr int most = count + taps - 1;
-  const LaneLoads<spread> loads(call.spread);
+  const LaneLoads<kind> loads(call.spread);
   static constexpr A kAbsent[vectors * n]{};
   Vector<T> sums[vectors][1][taps];
 #pragma GCC unroll kUnroll

@@ -34,9 +34,9 @@ struct SlidSums {
   }
 };
 
-template <class A, class B, bool spread, int rows, int taps, class T = SumOf<B>>
+template <class A, class B, TapKind kind, int rows, int taps, class T = SumOf<B>>
 void lane_slides(const LaneSlides& call) {
-  const LaneLoads<spread> loads(call.spread);
+  const LaneLoads<kind> loads(call.spread);
   SlidSums<T, rows, taps> tile;
   clear_sums(tile.sums);
   const int64_t a_step = call.a_step, b_step = call.b_step;
@@ -70,35 +70,36 @@ void lane_slides(const LaneSlides& call) {
 
 // The most rows of so many taps: accumulators, windows, a position and one more fill the registers,
 // with the index of what is spread.
-template <bool spread, int taps>
-constexpr int kSlidRows = std::min(kMaxSlidRows, (kRegisters - 2 - spread - taps) / taps);
+template <TapKind kind, int taps>
+constexpr int kSlidRows =
+    std::min(kMaxSlidRows, (kRegisters - 2 - (kind == TapKind::spread) - taps) / taps);
 
-template <class A, class B, bool spread, int taps, int... row>
+template <class A, class B, TapKind kind, int taps, int... row>
 constexpr void fill_lane_slides(LaneSlidesFunctions& functions,
                                 std::integer_sequence<int, row...>) {
   functions.max_rows[1][taps] = std::max<int>(1, sizeof...(row));
   if constexpr (sizeof...(row) == 0)
-    functions.at[1][1][taps] = lane_slide_blocks<A, B, spread, 1, taps>;
-  ((functions.at[1][row + 1][taps] = lane_slides<A, B, spread, row + 1, taps>), ...);
-  if constexpr (taps == kPairedSlidTaps && kBytes < 64 && !spread) {
+    functions.at[1][1][taps] = lane_slide_blocks<A, B, kind, 1, taps>;
+  ((functions.at[1][row + 1][taps] = lane_slides<A, B, kind, row + 1, taps>), ...);
+  if constexpr (taps == kPairedSlidTaps && kBytes < 64 && kind == TapKind::one) {
     functions.max_rows[2][taps] = 1;
-    functions.at[2][1][taps] = lane_slide_blocks<A, B, spread, 2, taps>;
+    functions.at[2][1][taps] = lane_slide_blocks<A, B, kind, 2, taps>;
   }
 }
 
-template <class A, class B, bool spread, int... tap>
+template <class A, class B, TapKind kind, int... tap>
 constexpr LaneSlidesFunctions lane_slides_functions(std::integer_sequence<int, tap...>) {
   LaneSlidesFunctions functions{};
-  (fill_lane_slides<A, B, spread, tap + 1>(
-       functions, std::make_integer_sequence<int, kSlidRows<spread, tap + 1>>()),
+  (fill_lane_slides<A, B, kind, tap + 1>(
+       functions, std::make_integer_sequence<int, kSlidRows<kind, tap + 1>>()),
    ...);
   return functions;
 }
 
 // By taps of a row.
-template <class A, class B, bool spread = false>
+template <class A, class B, TapKind kind = TapKind::one>
 constexpr LaneSlidesFunctions kLaneSlides =
-    lane_slides_functions<A, B, spread>(std::make_integer_sequence<int, kMaxSlidTaps>());
+    lane_slides_functions<A, B, kind>(std::make_integer_sequence<int, kMaxSlidTaps>());
 
 }  // namespace
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -35,8 +35,10 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
+enum class TapKind { one, pair, spread, broadcast };
+
 // How lanes of a are loaded: as they lie,
-template <bool spread>
+template <TapKind kind>
 struct LaneLoads {
   explicit LaneLoads(const SpreadLanes&) {}
   template <class A>
@@ -49,9 +51,9 @@ struct LaneLoads {
   }
 };
 
-// or spread, once they are in a register.
+// spread, once they are in a register,
 template <>
-struct LaneLoads<true> {
+struct LaneLoads<TapKind::spread> {
   const Words index;
 
   explicit LaneLoads(const SpreadLanes& lanes)
@@ -60,18 +62,27 @@ struct LaneLoads<true> {
   CONVTBW_INLINE Floats all_beside_sums(const float* p) const { return all(p); }
 };
 
-enum class TapKind { one, pair, spread };
+// or all from one element.
+template <>
+struct LaneLoads<TapKind::broadcast> {
+  explicit LaneLoads(const SpreadLanes&) {}
+  CONVTBW_INLINE Floats all(const float* p) const { return *p - Floats{}; }
+  CONVTBW_INLINE Floats all_beside_sums(const float* p) const { return all(p); }
+};
 
 // What is loaded of a pixel and of weights, and how they are multiplied: one tap,
-template <class T>
+template <class T, TapKind kind = TapKind::one>
 struct OneTap {
+  const LaneLoads<kind> loads;
+
+  explicit OneTap(const SpreadLanes& lanes = {}) : loads(lanes) {}
   template <class From>
-  static CONVTBW_INLINE Vector<T> pixel(const From* p, int64_t) {
-    return load(p);
+  CONVTBW_INLINE Vector<T> pixel(const From* p, int64_t) const {
+    return loads.all(p);
   }
   template <class From>
-  static CONVTBW_INLINE Vector<T> pixel_of_run(const From* p, int64_t) {
-    return load_beside_sums(p);
+  CONVTBW_INLINE Vector<T> pixel_of_run(const From* p, int64_t) const {
+    return loads.all_beside_sums(p);
   }
   static CONVTBW_INLINE Vector<T> weights(const T* w) { return load(w); }
   static CONVTBW_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> w, Vector<T> sum) {
@@ -102,30 +113,36 @@ struct OneOfTwoTaps : OneTap<float> {
   }
 };
 
-// or one of a plane's.
-struct SpreadTap : OneTap<float> {
-  const LaneLoads<true> loads;
-
-  explicit SpreadTap(const SpreadLanes& lanes) : loads(lanes) {}
-  CONVTBW_INLINE Floats pixel(const float* p, int64_t) const { return loads.all(p); }
-  CONVTBW_INLINE Floats pixel_of_run(const float* p, int64_t) const {
-    return loads.all_beside_sums(p);
-  }
-};
-
 // f(how a run's taps are multiplied)
 template <TapKind kind, class T, class F>
 CONVTBW_INLINE void with_taps_of(const LaneRow& row, const LaneTapRun& run, const F& f) {
-  if constexpr (kind == TapKind::one)
-    f(OneTap<T>());
-  else if constexpr (kind == TapKind::spread)
-    f(SpreadTap({row.group, run.plane}));
+  if constexpr (kind != TapKind::pair)
+    f(OneTap<T, kind>({row.group, run.plane}));
   else if (run.halves == Halves::both)
     f(TwoTaps());
   else if (run.halves == Halves::first)
     f(OneOfTwoTaps<Halves::first>());
   else
     f(OneOfTwoTaps<Halves::second>());
+}
+
+// Which lane of a the lanes from `lane` on meet first.
+template <TapKind kind>
+CONVTBW_INLINE int64_t met_lane(const LaneRow& row, int64_t lane) {
+  if constexpr (kind == TapKind::broadcast)
+    return (row.group_lane + lane) / row.group * row.planes;
+  else
+    return lane;
+}
+
+// How many lanes from `lane` on may be loaded together.
+template <TapKind kind>
+CONVTBW_INLINE int64_t lanes_together(const LaneRow& row, int64_t lane) {
+  const int64_t left = row.lanes - lane;
+  if constexpr (kind == TapKind::broadcast)
+    return smaller(left, row.group - (row.group_lane + lane) % row.group);
+  else
+    return left;
 }
 
 // Tap by tap. Elements are converted where they are loaded and stored.
@@ -149,6 +166,7 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
     prefetch<false, pixels, vectors * n>(a + row.ahead[i], a_step);
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
   const int64_t second = row.second;
+  constexpr int vector = kind == TapKind::broadcast ? 0 : n;  // of a group all meet the same
   for (const LaneTapRun *tap = row.runs, *end = tap + row.run_count; tap != end; ++tap) {
     with_taps_of<kind, T>(row, *tap, [&](auto taps) __attribute__((always_inline)) {
       decltype(taps.weights(w)) weights[vectors];
@@ -158,8 +176,8 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
       for (int i = 0; i < pixels; ++i)
 #pragma GCC unroll kUnroll
         for (int v = 0; v < vectors; ++v)
-          sums[i][v] =
-              taps.multiply_add(taps.pixel(at[i] + tap->a + v * n, second), weights[v], sums[i][v]);
+          sums[i][v] = taps.multiply_add(taps.pixel(at[i] + tap->a + v * vector, second),
+                                         weights[v], sums[i][v]);
     });
   }
 #pragma GCC unroll kUnroll
@@ -172,11 +190,13 @@ template <class From, class To, class T = SumOf<To>>
 using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*);
 
 // Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers, and what is converted
-// takes another, what is spread two.
+// or broadcast takes another, what is spread two.
 template <class From, TapKind kind, int vectors>
-constexpr int kMaxPixels = vectors == 1   ? 12
-                           : vectors == 4 ? (kind == TapKind::spread ? 2 : 3)
-                                          : (sizeof(From) == 2 || kind == TapKind::spread ? 6 : 7);
+constexpr int kMaxPixels =
+    vectors == 1 ? 12
+    : vectors == 4
+        ? (kind == TapKind::spread || kind == TapKind::broadcast ? 2 : 3)
+        : (sizeof(From) == 2 || kind == TapKind::spread || kind == TapKind::broadcast ? 6 : 7);
 
 template <class From, class To, TapKind kind, int vectors, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
@@ -259,14 +279,14 @@ void lane_row_in_runs(const LaneRow& row) {
       To* const c = static_cast<To*>(row.c) + done * row.c_step;
       for (int64_t p = 0; p < pixels; ++p) {
         for (int64_t i = 0; i < row.ahead_count; ++i)
-          prefetch<false, 1, 1>(a + first + row.ahead[i] + p * row.a_step, 0);
+          prefetch<false, 1, 1>(a + met_lane<kind>(row, first) + row.ahead[i] + p * row.a_step, 0);
         if (row.c_ahead) prefetch<true, 1, 1>(c + first + row.c_ahead + p * row.c_step, 0);
       }
       for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
         const int64_t at = smaller(lane, row.lanes - n);
         kLaneRuns<From, To, kind, taps>[pixels - kMinRunPixels](
-            row, a + at, static_cast<const T*>(row.w) + at, static_cast<const T*>(row.start) + at,
-            c + at);
+            row, a + met_lane<kind>(row, at), static_cast<const T*>(row.w) + at* row.w_lane,
+            static_cast<const T*>(row.start) + at, c + at);
       }
     }
 }
@@ -280,8 +300,8 @@ void lane_row(const LaneRow& row) {
   constexpr int n = kLanes<T>;
   const auto run = [&]<int vectors>(std::integral_constant<int, vectors>, int64_t lane) {
     constexpr int64_t most = kMaxPixels<From, kind, vectors>;
-    const From* a = static_cast<const From*>(row.a) + lane;
-    const T *w = static_cast<const T*>(row.w) + lane,
+    const From* a = static_cast<const From*>(row.a) + met_lane<kind>(row, lane);
+    const T *w = static_cast<const T*>(row.w) + lane * row.w_lane,
             *start = static_cast<const T*>(row.start) + lane;
     To* c = static_cast<To*>(row.c) + lane;
     int64_t left = row.pixels;
@@ -294,7 +314,7 @@ void lane_row(const LaneRow& row) {
     }
   };
   for (int64_t lane = 0; lane < row.lanes;) {
-    const int64_t whole = (row.lanes - lane) / n;
+    const int64_t whole = lanes_together<kind>(row, lane) / n;
     if (whole >= 4 && row.pixels <= kMaxPixels<From, kind, 4>) {
       run(std::integral_constant<int, 4>(), lane);
       lane += 4 * n;
@@ -343,9 +363,9 @@ struct LaneSums {
   }
 };
 
-template <class A, class B, bool spread, int vectors, int rows, int taps, class T = SumOf<B>>
+template <class A, class B, TapKind kind, int vectors, int rows, int taps, class T = SumOf<B>>
 void lane_taps(const LaneTaps& call) {
-  const LaneLoads<spread> loads(call.spread);
+  const LaneLoads<kind> loads(call.spread);
   constexpr int n = kLanes<T>;
   // Where there are few taps, pixels take turns in several sets of sums: chains of multiply-adds
   // must be many to hide their latency.
@@ -399,30 +419,31 @@ void lane_taps(const LaneTaps& call) {
       }
 }
 
-template <class A, class B, bool spread, int vectors, int rows, int... tap>
+template <class A, class B, TapKind kind, int vectors, int rows, int... tap>
 constexpr void fill_lane_taps(LaneTapsFunctions& functions, std::integer_sequence<int, tap...>) {
-  ((functions.at[vectors][rows][tap + 1] = lane_taps<A, B, spread, vectors, rows, tap + 1>), ...);
+  ((functions.at[vectors][rows][tap + 1] = lane_taps<A, B, kind, vectors, rows, tap + 1>), ...);
 }
 
-template <class A, class B, bool spread, int vectors, int... row>
+template <class A, class B, TapKind kind, int vectors, int... row>
 constexpr void fill_lane_rows(LaneTapsFunctions& functions, std::integer_sequence<int, row...>) {
-  (fill_lane_taps<A, B, spread, vectors, row + 1>(
+  (fill_lane_taps<A, B, kind, vectors, row + 1>(
        functions, std::make_integer_sequence<int, kMaxLaneTaps[vectors] / (row + 1)>()),
    ...);
 }
 
-// Two vectors together leave no register for the index of what is spread.
-template <class A, class B, bool spread>
+// Two vectors together leave no register for the index of what is spread, and what is broadcast
+// is for one.
+template <class A, class B, TapKind kind>
 constexpr LaneTapsFunctions lane_taps_functions() {
   LaneTapsFunctions result{};
   constexpr auto rows = std::make_integer_sequence<int, kMaxLaneRows>();
-  fill_lane_rows<A, B, spread, 1>(result, rows);
-  if constexpr (!spread) fill_lane_rows<A, B, spread, 2>(result, rows);
+  fill_lane_rows<A, B, kind, 1>(result, rows);
+  if constexpr (kind == TapKind::one) fill_lane_rows<A, B, kind, 2>(result, rows);
   return result;
 }
 
-template <class A, class B, bool spread = false>
-constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B, spread>();
+template <class A, class B, TapKind kind = TapKind::one>
+constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B, kind>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 

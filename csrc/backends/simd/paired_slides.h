@@ -98,7 +98,7 @@ template <int... tap>
 constexpr LaneSlidesFunctions paired_slides_functions(std::integer_sequence<int, tap...>) {
   LaneSlidesFunctions functions{};
   (fill_paired_slides<tap + 1>(functions,
-                               std::make_integer_sequence<int, kSlidRows<false, tap + 1>>()),
+                               std::make_integer_sequence<int, kSlidRows<TapKind::one, tap + 1>>()),
    ...);
   return functions;
 }

@@ -91,6 +91,29 @@ bool few_channels(const Problem& p, int64_t lanes) {
   return channels <= 24 && others >= 8 * channels && 4 * channels <= 3 * padded(channels);
 }
 
+// Whether lanes should be the channels of all groups although those of one fill a vector: what
+// meets them is then broadcast from where it lies. Time of the other plans over that of these,
+// channels last, groups of 8 to 16 channels into 8, 2 to 32 of them, two threads of Zen 3, float32
+// and bfloat16:
+// - fprop and dgrad (150 random layers): rows of 28 results and more 1.0 to 3.2, 1.5 in the mean,
+//   rarely 0.8; shorter ones, 3x3, 1.0 to 1.8, in 3-D or of more taps 0.5 to 1.2; one tap 0.86
+//   to 1.2; from 24 channels 0.2 to 2, into 16 0.4 to 1.8, both 1.0 in the mean;
+// - wgrad of 8 to 8, up to 4x4: rows of 14 windows and more 1.0 to 1.9, shorter ones 0.75 to 1.15;
+//   more taps 0.3 to 0.9.
+bool fill_vectors(const Problem& p, int64_t lanes) {
+  constexpr int64_t kLongRow = 28, kRow = 14, kShortRow = 7;
+  const Geometry& g = p.geometry;
+  const bool wgrad = p.wanted == Role::w;
+  const auto [from, into] = p.wanted == Role::x ? std::pair(g.y_channels, g.x_channels)
+                                                : std::pair(g.x_channels, g.y_channels);
+  const int64_t row = g.axes.back().y, taps = g.taps();
+  if (lanes != 8 || g.groups == 1 || into != lanes || from > (wgrad ? lanes : 2 * lanes) ||
+      p.x.channel != 1 || p.y.channel != 1 || taps == 1 || p.dtype == Dtype::f64)
+    return false;
+  if (wgrad) return taps <= 16 && row >= kRow;
+  return row >= kLongRow || (g.rank < 3 && taps <= 9 && row >= kShortRow);
+}
+
 // Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
 // channels in lanes over that of these (Zen 5, 64 to 192 channels):
 // - 8 lanes, float32, bfloat16: wgrad of 3x3 to 7x7 on 14x14 and 20x20 0.8 to 0.9, 28x28 0.95 to
@@ -329,7 +352,7 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                     : simd::plane_weights_plan(p, plain);
   }
   const bool slides = p.wanted != Role::w && slid_pixels(p, chosen.lanes, chosen.pairs);
-  if (few_channels_a_group(p, plain.lanes)) {
+  if (few_channels_a_group(p, plain.lanes) || fill_vectors(p, plain.lanes)) {
     if (slides) return simd::slid_pixels_plan(p, chosen);
     return p.wanted == Role::w
                ? simd::grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)

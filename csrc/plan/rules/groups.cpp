@@ -68,7 +68,9 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
 // - AVX2 kernels of both, 8 channels: dgrad 1.06 to 1.76, with strides in 1-D and 3-D 0.25 to 1.4;
 //   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
 //   in 1-D, channels last, 1.4 to 2.1. Two threads of Zen 3: dgrad of one tap, channels first, 0.14
-//   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4.
+//   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4. Where simd
+//   broadcasts (fill_vectors in simd.cpp), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
+//   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
   const Geometry& g = p.geometry;
@@ -84,8 +86,13 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (few != 8 || !as_many) return false;
-    if (p.wanted == Role::x) return (!strides || g.rank == 2) && (channels_last || !one_tap(g));
-    return channels_last && (p.wanted == Role::y ? g.rank == 1 && taps <= 7 : g.rank == 2 && !far);
+    const int64_t row = g.axes.back().y;
+    const bool broadcasts =
+        channels_last && !one_tap(g) && (row >= 28 || (g.rank < 3 && taps <= 9 && row >= 7));
+    if (p.wanted == Role::x)
+      return !broadcasts && (!strides || g.rank == 2) && (channels_last || !one_tap(g));
+    if (p.wanted == Role::y) return !broadcasts && channels_last && g.rank == 1 && taps <= 7;
+    return channels_last && g.rank == 2 && !far && (!broadcasts || row < 40 || taps > 16);
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
