@@ -24,6 +24,7 @@ class Layer:
     dilation: tuple[int, ...] = ()
     data_format: str = "NCX"
     group: int = 1
+    results: int = 0  # channels of y in a group, if not as many
 
     def attributes(self) -> dict[str, object]:
         ones = (1,) * len(self.kernel)
@@ -42,7 +43,8 @@ class Layer:
         images, channels, *pixels = self.extents
         extents = (channels, *pixels) if self.data_format == "NCX" else (*pixels, channels)
         x = integers(images, *extents, dtype=dtype)
-        w = integers(channels, self.group, *self.kernel, dtype=dtype)
+        results = channels // self.group * (self.results or self.group)
+        w = integers(results, self.group, *self.kernel, dtype=dtype)
         shape = torch_ops.convolution(x, w, **self.attributes()).shape
         return x, w, integers(*shape, dtype=dtype)
 

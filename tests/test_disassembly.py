@@ -27,7 +27,7 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 # register for what is converted, and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
-    "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[02], \d+, (\d+), \w+>\(",
+    "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[023], \d+, (\d+), \w+>\(",
     "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), (\d+), \w+>\(",
 }
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.

@@ -166,17 +166,19 @@ void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, 
     prefetch<false, pixels, vectors * n>(a + row.ahead[i], a_step);
   if (row.c_ahead) prefetch<true, pixels, vectors * n>(c + row.c_ahead, c_step);
   const int64_t second = row.second;
-  constexpr int vector = kind == TapKind::broadcast ? 0 : n;  // of a group all meet the same
+  // From one vector to the next. Those of a group all meet the same.
+  constexpr int64_t a_vector = kind == TapKind::broadcast ? 0 : n;
+  const int64_t w_vector = kind == TapKind::broadcast ? n * row.w_lane : n;
   for (const LaneTapRun *tap = row.runs, *end = tap + row.run_count; tap != end; ++tap) {
     with_taps_of<kind, T>(row, *tap, [&](auto taps) __attribute__((always_inline)) {
       decltype(taps.weights(w)) weights[vectors];
 #pragma GCC unroll kUnroll
-      for (int v = 0; v < vectors; ++v) weights[v] = taps.weights(w + tap->w + v * n);
+      for (int v = 0; v < vectors; ++v) weights[v] = taps.weights(w + tap->w + v * w_vector);
 #pragma GCC unroll kUnroll
       for (int i = 0; i < pixels; ++i)
 #pragma GCC unroll kUnroll
         for (int v = 0; v < vectors; ++v)
-          sums[i][v] = taps.multiply_add(taps.pixel(at[i] + tap->a + v * vector, second),
+          sums[i][v] = taps.multiply_add(taps.pixel(at[i] + tap->a + v * a_vector, second),
                                          weights[v], sums[i][v]);
     });
   }
@@ -192,11 +194,12 @@ using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*
 // Pixels of 1, 2 and 4 vectors: accumulators and weights fill 16 registers, and what is converted
 // or broadcast takes another, what is spread two.
 template <class From, TapKind kind, int vectors>
-constexpr int kMaxPixels =
-    vectors == 1 ? 12
-    : vectors == 4
-        ? (kind == TapKind::spread || kind == TapKind::broadcast ? 2 : 3)
-        : (sizeof(From) == 2 || kind == TapKind::spread || kind == TapKind::broadcast ? 6 : 7);
+constexpr int kMaxPixels = [] {
+  constexpr bool spreads = kind == TapKind::spread || kind == TapKind::broadcast;
+  if (vectors == 1) return 12;
+  if (vectors == 4) return spreads ? 2 : 3;
+  return sizeof(From) == 2 || spreads ? 6 : 7;
+}();
 
 template <class From, class To, TapKind kind, int vectors, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_pixels_by_count(
@@ -250,9 +253,12 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
 }
 
 // Accumulators, weights and a pixel fill 16 registers. What is spread takes one for its index, and
-// GCC 12 another.
+// GCC 12 another, also where a pixel is broadcast.
 template <TapKind kind, int taps>
-constexpr int kMaxRunPixels = 15 - taps - (kind == TapKind::spread ? 2 : 0);
+constexpr int kMaxRunPixels = 15 - taps -
+                              (kind == TapKind::spread      ? 2
+                               : kind == TapKind::broadcast ? 1
+                                                            : 0);
 
 template <class From, class To, TapKind kind, int most, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(
@@ -271,6 +277,7 @@ template <class From, class To, TapKind kind, int taps>
 void lane_row_in_runs(const LaneRow& row) {
   using T = SumOf<To>;
   constexpr int64_t n = kLanes<T>, line = 64 / sizeof(From), most = kMaxRunPixels<kind, taps>;
+  const T *const w = static_cast<const T*>(row.w), *const start = static_cast<const T*>(row.start);
   const int64_t pieces = (row.pixels + most - 1) / most;
   for (int64_t first = 0; first < row.lanes; first += line)
     for (int64_t piece = 0, done = 0, pixels; piece < pieces; ++piece, done += pixels) {
@@ -285,8 +292,7 @@ void lane_row_in_runs(const LaneRow& row) {
       for (int64_t lane = first; lane < smaller(first + line, row.lanes); lane += n) {
         const int64_t at = smaller(lane, row.lanes - n);
         kLaneRuns<From, To, kind, taps>[pixels - kMinRunPixels](
-            row, a + met_lane<kind>(row, at), static_cast<const T*>(row.w) + at* row.w_lane,
-            static_cast<const T*>(row.start) + at, c + at);
+            row, a + met_lane<kind>(row, at), w + at* row.w_lane, start + at, c + at);
       }
     }
 }
