@@ -68,7 +68,7 @@ bool has_few_channels(const Problem& p) {
 //   9 (two threads of Zen 3 and 4), 0.3 to 1.0, from one channel into 128 up to 1.5; into 8
 //   channels, many taps of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps),
 //   into fewer 0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5,
-//   0.65 to 0.9;
+//   0.65 to 0.9, and two threads of Zen 3, k3 and k4 of stride 2 into 16 to 96, 0.5 to 1.05;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
 //   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
 //   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17;
@@ -106,7 +106,8 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   }
   if (p.wanted == Role::y) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
-    return g.rank == 2 || !channels_last || g.x_channels == 1 || (taps == 27 && rows.stride == 1);
+    if (g.rank == 2 || !channels_last) return true;
+    return !is_zen_3() && (g.x_channels == 1 || (taps == 27 && rows.stride == 1));
   }
   if (avx512)
     return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
