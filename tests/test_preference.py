@@ -193,6 +193,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served(weights, 3, 28, 64, groups=8) == onednn_if(intel or not avx512)
     assert served(weights, 3, 28, 64, groups=2) == "simd"
     if zen_3:
+        assert served("convolution", 1, 56, 128, groups=8) == "onednn"
+        assert served("convolution", 1, 14, 128, groups=8, batch=1) == "simd"
+        assert served(weights, 1, 56, 128, groups=8) == "simd"
+        assert served(weights, 3, 28, 128, groups=32, stride=2) == "onednn"
+        assert served(weights, 3, 56, 128, groups=32, stride=2) == "simd"
         assert served("convolution", 1, 112, 64, groups=64) == "onednn"
         assert served("convolution", 1, 112, 16, groups=16, batch=4) == "onednn"
         assert served("convolution", 3, 112, 256, groups=256, stride=2) == "onednn"  # far
