@@ -54,8 +54,7 @@ bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
 // Groups of at least four channels on both sides, channels last, beside what is said of AMD's CPUs
 // below. Times of simd over oneDNN, two threads of Zen 3, 200 random layers:
 // - one tap, fprop and dgrad, 8 to 24 channels on a side, from 1.5 MB on 0.87 to 4, 1.4 in the
-// mean;
-//   less 0.75 to 1.3; wgrad 0.25 to 0.9;
+//   mean; less 0.75 to 1.3; wgrad 0.25 to 0.9;
 // - wgrad of 4 to 4 with strides, k3 and k4, 32 groups and more, rows of up to 14 windows, up to
 //   4 MB 0.93 to 1.7, 1.25 in the mean; of more bytes, longer rows, fewer groups or k5 0.3 to 1.35.
 bool suits_grouped_kernels_of_zen_3(const Problem& p) {
