@@ -98,10 +98,10 @@ bool few_channels(const Problem& p, int64_t lanes) {
 //   64: rows of 28 results and more 0.8 to 7, 1.7 in the mean; shorter ones, up to 3x3, 1.0 to 1.8,
 //   in 3-D or of more taps 0.5 to 1.2; one tap 0.75 to 1.2; from 24 into 8 0.2 to 2, into 16 from
 //   as many 0.4 to 1.8, both 1.0 in the mean;
-// - wgrad (130 random layers), up to 4x4: of 8 to 8, rows of 14 windows and more 1.0 to 1.9,
-// shorter
-//   ones 0.75 to 1.15; of up to 6 to up to 32, rows of 28 and more 1.05 to 6, shorter ones and to
-//   64 0.75 to 1.2; more taps 0.3 to 1.3.
+// - wgrad (130 random layers), up to 4x4: of 8 to 8, rows of 14 windows and more 1.0 to 1.9, fewer
+//   0.75 to 1.15; of up to 6 to up to 32, rows of 28 and more 1.05 to 6, shorter ones and to 64
+//   0.75 to 1.2; more taps 0.3 to 1.3.
+// Not with pairs of bfloat16, and not measured with 16 lanes.
 bool fill_vectors(const Problem& p, int64_t lanes) {
   constexpr int64_t kLongRow = 28, kRow = 14, kShortRow = 7, kFew = 6;
   const Geometry& g = p.geometry;
