@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/cpu.h"
+#include "core/group_vectors.h"
 #include "core/winograd.h"
 #include "plan/rules/problem_kinds.h"
 #include "plan/rules/rules.h"
@@ -88,7 +89,7 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
 //   in 1-D, channels last, 1.4 to 2.1. Two threads of Zen 3: dgrad of one tap, channels first, 0.14
 //   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4. Where simd
-//   broadcasts (fill_vectors in simd.cpp), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
+//   broadcasts (core/group_vectors.h), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
 //   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
@@ -106,13 +107,13 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
     if (few != 8 || !as_many) return false;
-    const int64_t row = g.axes.back().y;
-    const bool broadcasts =
-        channels_last && !one_tap(g) && (row >= 28 || (g.rank < 3 && taps <= 9 && row >= 7));
+    constexpr int64_t kLanes = 8, kLongRowOfWeights = 40;
+    const bool broadcasts = groups_fill_vectors(p, kLanes);
     if (p.wanted == Role::x)
       return !broadcasts && (!strides || g.rank == 2) && (channels_last || !one_tap(g));
     if (p.wanted == Role::y) return !broadcasts && channels_last && g.rank == 1 && taps <= 7;
-    return channels_last && g.rank == 2 && !far && (!broadcasts || row < 40 || taps > 16);
+    return channels_last && g.rank == 2 && !far &&
+           (!broadcasts || g.axes.back().y < kLongRowOfWeights);
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
