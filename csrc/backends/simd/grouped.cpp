@@ -55,6 +55,7 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
     : arithmetic_(arithmetic),
       order_(order),
       spreads_(order.spread() && spreading == Spreading::in_memory),
+      plane_(order.spread() && spreading == Spreading::by_broadcast ? 1 : 0),
       ways_(ways),
       in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
                 !mostly_cut(tensor, ways, windows, spreading)),
@@ -140,7 +141,7 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
   const PerAxis<Strip>& strips = packing_.strips;
   const int64_t bytes = element_bytes(tensor.dtype);
   const int64_t zeros = std::max<int64_t>(0, arithmetic_.lanes - channels.count);
-  LaneView view{memory, {}, {}, 0};
+  LaneView view{memory, {}, {}, plane_};
   view.stride[3] = pitch;
   if (padded_) {
     for (int a = kBoxRank - 2; a >= 0; --a)
@@ -185,7 +186,7 @@ LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, cha
     return {static_cast<const char*>(data) + channels_of(range).begin * element_bytes(dtype()),
             packing_.tensor.stride,
             {},
-            0};
+            plane_};
   const int64_t pitch = this->pitch(parts_);
   if (!spreads_) return pack(data, box, channels_of(range), pitch, memory);
   const int64_t staging_units = staging_pitch(parts_);

@@ -77,7 +77,7 @@ struct LaneView {
   const char* data;         // lane 0 at position 0 of every axis, though that be elsewhere
   PerAxis<int64_t> stride;  // from one position to the next, in units or, in place, elements
   PerAxis<int64_t> origin;  // of the windows: what positions are counted from
-  int64_t plane;            // units from one plane to the next
+  int64_t plane;            // units from one plane to the next; 0 where kernels tell them apart
 };
 
 // One side: boxes of windows as a LaneView.
@@ -126,7 +126,8 @@ class LaneSide {
 
   const Arithmetic& arithmetic_;
   const LaneOrder order_;
-  const bool spreads_;  // in memory
+  const bool spreads_;   // in memory
+  const int64_t plane_;  // of a view that is not
   const PerAxis<std::vector<Sliding>> ways_;
   const bool in_place_;
   Packing packing_;

@@ -193,8 +193,7 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
   w_step[1] = w_step[2] * ceil_div(phase.axes[2]->sliding.taps, together);
   for (int a = 1; a < kBoxRank; ++a) a_step[a] = phase.footings[a].tap * view.stride[a];
   row.second = a_step[2];
-  const int64_t planes = order_.planes;
-  const int64_t a_plane = broadcasts() ? 1 : view.plane;
+  const int64_t planes = order_.planes, a_plane = view.plane;
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
   const int64_t longest = apart ? ceil_div(taps, apart) : 1;

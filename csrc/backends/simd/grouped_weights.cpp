@@ -144,8 +144,9 @@ GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const v
 // Where a lane of a plane of x lies.
 int64_t GroupedWeightsPlan::x_lane(const Side& x, const LaneParts::Range& lanes, int64_t lane,
                                    int64_t plane) const {
-  if (!broadcasts()) return plane * x.view.plane + lane;
-  return (lanes.begin % order_.group_lanes + lane) / order_.group_lanes * order_.planes + plane;
+  if (broadcasts())
+    lane = order_.first_channel(lanes.begin + lane) - order_.first_channel(lanes.begin);
+  return plane * x.view.plane + lane;
 }
 
 GroupedWeightsPlan::Taps GroupedWeightsPlan::list_taps(const Side& x, const Region& region,
