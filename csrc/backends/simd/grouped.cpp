@@ -14,11 +14,22 @@ Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int
   // Pixels are the only sums of a vector: fewer do not hide the latency of a multiply-add.
   constexpr int64_t kLeastPixels = 5;
   const int64_t group = order.group_lanes;
-  if (!order.spread() || !arithmetic.spread_row[0]) return Spreading::in_memory;
+  if (!order.spread() || !arithmetic.spreading_in_registers.row[0]) return Spreading::in_memory;
   if (group % arithmetic.lanes == 0 && row >= kLeastPixels) return Spreading::by_broadcast;
   return order.planes == group && (group == 2 || group == 4) && order.lanes >= arithmetic.lanes
              ? Spreading::in_registers
              : Spreading::in_memory;
+}
+
+const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic) {
+  if (spreading == Spreading::in_memory) return nullptr;
+  return spreading == Spreading::in_registers ? &arithmetic.spreading_in_registers
+                                              : &arithmetic.spreading_by_broadcast;
+}
+
+const char* in_words(Spreading spreading) {
+  if (spreading == Spreading::in_memory) return "";
+  return spreading == Spreading::in_registers ? "spread in registers, " : "broadcast, ";
 }
 
 namespace {

@@ -46,6 +46,11 @@ enum class Spreading : uint8_t { in_memory, in_registers, by_broadcast };
 // `row`: results of one, or windows.
 Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int64_t row);
 
+// Those that spread, and what explain() says of them; nullptr and nothing where lanes are spread in
+// memory.
+const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic);
+const char* in_words(Spreading spreading);
+
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
 // so that each has a vector's worth unless there are fewer altogether.
 struct LaneParts {

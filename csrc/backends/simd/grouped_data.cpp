@@ -30,9 +30,10 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       order_(spread_order(problem.geometry, problem.wanted)),
       axes_(phased_axes(problem)),
       spreading_(spreading_of(order_, arithmetic, axes_[3].windows)),
+      spreading_kernels_(spreading_kernels(spreading_, arithmetic)),
       parts_{order_.lanes, arithmetic.lanes},
       lanes_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
-      weights_pitch_(broadcasts() ? parts_.width : lanes_pitch_),
+      weights_pitch_(spreading_ == Spreading::by_broadcast ? parts_.width : lanes_pitch_),
       pairs_(suits_pairs() ? pairs : nullptr),
       side_(arithmetic, in_, order_, spreading_, ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
@@ -49,23 +50,20 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
     taps_ += phase.taps * order_.planes;
     most_taps_ = std::max(most_taps_, phase.taps * order_.planes);
   }
-  w_lane_ = broadcasts() ? taps_ : 1;
+  w_lane_ = spreading_ == Spreading::by_broadcast ? taps_ : 1;
   overlapping_ = overlaps_by_half();
   if (overlapping_) partial_units_ = grid_.size[3] * parts_.pitch();
   if (overlapping_) pairs_ = nullptr;
-  kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes" +
-           (overlapping_ ? ", overlapping windows" : "") +
-           (!kernels_spread() ? ""
-            : broadcasts()    ? ", broadcast"
-                              : ", spread in registers") +
-           (side_.in_place() ? ", in place, " : ", ") + (pairs_ ? *pairs_ : arithmetic).name;
+  kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes, " +
+           (overlapping_ ? "overlapping windows, " : "") + in_words(spreading_) +
+           (side_.in_place() ? "in place, " : "") + (pairs_ ? *pairs_ : arithmetic).name;
   workspace = weights_units() * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
 }
 
 // Whether elements should be met where they lie, not copied.
 bool GroupedDataPlan::met_in_place() const {
-  if (kernels_spread()) {
+  if (spreading_kernels_) {
     // Those that a piece of a row's windows meets, once for every plane, should stay in the
     // first-level cache. Time of copies over that in place (Zen 3, 3x3 and 5x5): 0.45 to 0.75 where
     // pixels are 2048 and 4096 bytes apart, 0.9 to 1.05 where 1024, 1.0 to 1.35 where fewer.
@@ -177,8 +175,9 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
   if (longest < kMinRunTaps) return 0;
   const bool halves = element_bytes(side_.dtype()) == 2;
   const bool gains = arithmetic_.lanes * unit() < 64 || run_taps(longest) == kMaxRunTaps;
-  return halves || kernels_spread() || (gains && view.stride[along] * window * unit() % 512) ? apart
-                                                                                             : 0;
+  return halves || spreading_kernels_ || (gains && view.stride[along] * window * unit() % 512)
+             ? apart
+             : 0;
 }
 
 // The taps of all planes that a region's windows meet, in runs along the region's pixels, which are
@@ -255,9 +254,8 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   }
   const Arithmetic& arithmetic = pairs_ ? *pairs_ : arithmetic_;
   const int in_dtype = static_cast<int>(side_.dtype()), out_dtype = static_cast<int>(out_dtype_);
-  const auto lane_row = !kernels_spread() ? arithmetic.lane_row[in_dtype][out_dtype]
-                        : broadcasts()    ? arithmetic.broadcast_row[out_dtype]
-                                          : arithmetic.spread_row[out_dtype];
+  const auto lane_row = spreading_kernels_ ? spreading_kernels_->row[out_dtype]
+                                           : arithmetic.lane_row[in_dtype][out_dtype];
   LaneRow row{};
   row.group = order_.group_lanes;
   row.group_lane = lanes.begin % order_.group_lanes;

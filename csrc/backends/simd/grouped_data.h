@@ -34,8 +34,6 @@ class GroupedDataPlan : public DirectedPlan {
   void fill(const BoxRange& positions, char* c, const PerAxis<int64_t>& c_stride, int64_t lanes,
             const char* start) const;
 
-  bool kernels_spread() const { return spreading_ != Spreading::in_memory; }
-  bool broadcasts() const { return spreading_ == Spreading::by_broadcast; }
   int64_t weights_units() const { return (1 + taps_) * lanes_pitch_; }
   int64_t covered(const PerAxis<int64_t>& windows) const {
     return positions_covered(windows, axes_, out_);
@@ -48,6 +46,7 @@ class GroupedDataPlan : public DirectedPlan {
   const LaneOrder order_;  // of the operand
   PerAxis<PhasedAxis> axes_;
   const Spreading spreading_;
+  const SpreadingKernels* const spreading_kernels_;  // or nullptr
   LaneParts parts_;
   const int64_t lanes_pitch_;  // units of all lanes
   // Packed weights: [tap][lane], or by broadcast [vector][tap][lane of it]. Units from one tap, and

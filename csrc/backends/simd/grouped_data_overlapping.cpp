@@ -13,7 +13,7 @@ namespace convtbw::simd {
 
 bool GroupedDataPlan::overlaps_by_half() const {
   constexpr int64_t kMostUnits = 64 << 10;  // of a row of results
-  if (!fprop_ || staged_ || kernels_spread() || !side_.in_place()) return false;
+  if (!fprop_ || staged_ || spreading_kernels_ || !side_.in_place()) return false;
   const auto by_half = [](const Sliding& s) {
     return overlap_by_half(s) && -s.first >= 0 && -s.first <= s.stride;
   };

@@ -41,6 +41,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       spreading_(lane_role_ == Role::y  // kernels spread x alone
                      ? spreading_of(order_, arithmetic, problem.geometry.axes.back().y)
                      : Spreading::in_memory),
+      spreading_kernels_(spreading_kernels(spreading_, arithmetic)),
       parts_{order_.lanes, arithmetic.lanes},
       sliding_(sliding_of(problem.geometry)),
       grid_{extent_of(problem_.geometry), {}},
@@ -49,7 +50,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), spreading_, ways_of({}),
-         grid_.extent, !kernels_spread() || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
+         grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
          keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
@@ -64,7 +65,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
   kernel = "wgrad, channels of all groups in lanes, ";
   if (!columns_.empty()) kernel += "overlapping windows, ";
   if (slides_) kernel += "sliding windows, ";
-  if (kernels_spread()) kernel += broadcasts() ? "broadcast, " : "spread in registers, ";
+  kernel += in_words(spreading_);
   if (x_.in_place() && y_.in_place()) kernel += "in place, ";
   if (all_.slices > 1) kernel += "slices, ";
   kernel += (uses_pairs() ? *pairs : arithmetic).name;
@@ -80,9 +81,9 @@ const Arithmetic* GroupedWeightsPlan::keeping() const {
 
 // Whether elements of x should be met where they lie, not copied.
 bool GroupedWeightsPlan::met_in_place() const {
-  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return !kernels_spread() || rows_stay();
+  if (x_tensor_.dtype == sum_dtype(x_tensor_.dtype)) return !spreading_kernels_ || rows_stay();
   const int index = static_cast<int>(x_tensor_.dtype);
-  if (kernels_spread() || !arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
+  if (spreading_kernels_ || !arithmetic_.lane_taps[index][index].at[1][1][1]) return false;
   // Sliding windows meet each element once a row of taps: 0.65 to 0.93 of the time of copies (Zen
   // 5, 3x3 to 7x7 and 3x3x3), but 1.15 with 8 lanes where a row does not stay in the cache.
   if (may_slide()) return rows_stay();
@@ -109,7 +110,7 @@ void GroupedWeightsPlan::choose_sizes() {
   const PartSizes sizes =
       x_.in_place() && y_.in_place()
           ? in_place_sizes(grid_.extent, parts_, all_.slices)
-          : part_sizes(grid_.extent, parts_, kernels_spread() ? 1 : order_.planes,
+          : part_sizes(grid_.extent, parts_, spreading_kernels_ ? 1 : order_.planes,
                        problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
@@ -144,7 +145,7 @@ GroupedWeightsPlan::Side GroupedWeightsPlan::side(const LaneSide& lanes, const v
 // Where a lane of a plane of x lies.
 int64_t GroupedWeightsPlan::x_lane(const Side& x, const LaneParts::Range& lanes, int64_t lane,
                                    int64_t plane) const {
-  if (broadcasts())
+  if (spreading_ == Spreading::by_broadcast)
     lane = order_.first_channel(lanes.begin + lane) - order_.first_channel(lanes.begin);
   return plane * x.view.plane + lane;
 }
@@ -173,7 +174,7 @@ void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
     count = std::min(kLanes, lanes.count - first);
     // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
     // two lines (Zen 4: 1-D k31 2.6 ms one by one).
-    const bool halves = parts_.width * unit() < 64 && !kernels_spread();
+    const bool halves = parts_.width * unit() < 64 && !spreading_kernels_;
     const int64_t pairs = halves ? count / (2 * parts_.width) : 0;
     if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, sums);
     const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
@@ -192,9 +193,8 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
   const int64_t row_pieces = ceil_div(taps.row_count, most_rows), ahead_count = call.a_ahead_count;
   const int64_t b_ahead = call.b_ahead;
   const LaneTapsFunctions& functions =
-      broadcasts() ? arithmetic_.broadcast_taps
-      : kernels_spread()
-          ? arithmetic_.spread_taps
+      spreading_kernels_
+          ? spreading_kernels_->taps
           : arithmetic_.lane_taps[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   call.spread.group = order_.group_lanes;
   call.a_tap = taps.step;

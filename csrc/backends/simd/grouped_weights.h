@@ -88,8 +88,6 @@ class GroupedWeightsPlan : public Plan {
                  bool by_positions, char* memory, char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
-  bool kernels_spread() const { return spreading_ != Spreading::in_memory; }
-  bool broadcasts() const { return spreading_ == Spreading::by_broadcast; }
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t vectors_of(const LaneParts::Range& lanes) const {
     return ceil_div(lanes.count, parts_.width);
@@ -101,6 +99,7 @@ class GroupedWeightsPlan : public Plan {
   const Role lane_role_;
   const LaneOrder order_;  // of the other side
   const Spreading spreading_;
+  const SpreadingKernels* const spreading_kernels_;  // or nullptr
   LaneParts parts_;
   PerAxis<Sliding> sliding_;
   BoxGrid grid_;

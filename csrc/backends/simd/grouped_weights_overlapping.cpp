@@ -14,7 +14,7 @@ namespace convtbw::simd {
 // Where each position of a row meets two windows; in the axis before, as many or one.
 void GroupedWeightsPlan::list_columns() {
   const auto& [images, depth, rows, row] = sliding_;
-  if (kernels_spread() || x_.padded() || row.stride < 2 || !overlap_by_half(row)) return;
+  if (spreading_kernels_ || x_.padded() || row.stride < 2 || !overlap_by_half(row)) return;
   if (rows.taps > 1 && !overlap_by_half(rows)) return;
   for (int64_t column = 0; column < row.stride; column += 2) {
     Columns columns{column, std::min<int64_t>(2, row.stride - column), {}};

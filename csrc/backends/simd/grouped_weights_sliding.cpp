@@ -34,7 +34,7 @@ bool GroupedWeightsPlan::rows_stay() const {
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
   // A vector of a whole line is met once for each phase.
   const bool once =
-      parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !kernels_spread();
+      parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !spreading_kernels_;
   return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * cache_sets(step);
 }
 
@@ -48,8 +48,7 @@ bool GroupedWeightsPlan::copies_rows() const {
 }
 
 const LaneSlidesFunctions& GroupedWeightsPlan::slides() const {
-  if (broadcasts()) return arithmetic_.broadcast_slides;
-  if (kernels_spread()) return arithmetic_.spread_slides;
+  if (spreading_kernels_) return spreading_kernels_->slides;
   const Arithmetic& arithmetic = keeping() ? *pairs_ : arithmetic_;
   return arithmetic.lane_slides[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
 }

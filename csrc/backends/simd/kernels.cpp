@@ -64,10 +64,6 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
-    {},
-    {},
-    {},
-    {},
     nullptr,
     nullptr,
     nullptr,
@@ -116,6 +112,13 @@ constexpr LaneWindowsFunctions converting_windows() {
     return {};
 }
 
+template <TapKind kind>
+constexpr SpreadingKernels kSpreading{
+    {lane_row<float, float, kind>, lane_row<float, bfloat16, kind>, lane_row<float, float16, kind>},
+    kLaneTaps<float, float, kind>,
+    kLaneSlides<float, float, kind>,
+};
+
 constinit const Arithmetic kF32{
     "f32",
     kLanes<float>,
@@ -143,14 +146,8 @@ constinit const Arithmetic kF32{
     {{kLaneWindows<float, float>, kLaneWindows<float, bfloat16>, kLaneWindows<float, float16>},
      {{}, kLaneWindows<bfloat16, bfloat16>},
      {{}, {}, converting_windows()}},
-    {lane_row<float, float, TapKind::spread>, lane_row<float, bfloat16, TapKind::spread>,
-     lane_row<float, float16, TapKind::spread>},
-    kLaneTaps<float, float, TapKind::spread>,
-    kLaneSlides<float, float, TapKind::spread>,
-    {lane_row<float, float, TapKind::broadcast>, lane_row<float, bfloat16, TapKind::broadcast>,
-     lane_row<float, float16, TapKind::broadcast>},
-    kLaneTaps<float, float, TapKind::broadcast>,
-    kLaneSlides<float, float, TapKind::broadcast>,
+    kSpreading<TapKind::spread>,
+    kSpreading<TapKind::broadcast>,
     spread<float>,
     plane_rows<float>,
     window_rows<float>,
@@ -177,10 +174,6 @@ constinit const Arithmetic kF64{
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneSlides<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneWindows<double, double>}},
-    {},
-    {},
-    {},
-    {},
     {},
     {},
     spread<double>,

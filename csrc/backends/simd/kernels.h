@@ -431,6 +431,13 @@ struct Winograd {
   bool (*results[2][2])(const WinogradResults&);  // by results - 2; whether all are finite
 };
 
+// Kernels that spread lanes of a, all of float32, themselves; c by Dtype.
+struct SpreadingKernels {
+  void (*row[4])(const LaneRow&);
+  LaneTapsFunctions taps;
+  LaneSlidesFunctions slides;
+};
+
 struct Arithmetic {
   const char* name;
   int lanes;  // of one vector
@@ -449,14 +456,7 @@ struct Arithmetic {
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneSlidesFunctions lane_slides[4][4];
   LaneWindowsFunctions lane_windows[4][4];
-  // With lanes of a spread, all of float32; c by Dtype. nullptr and empty for float64.
-  void (*spread_row[4])(const LaneRow&);
-  LaneTapsFunctions spread_taps;
-  LaneSlidesFunctions spread_slides;
-  // The same with one lane of a broadcast to all.
-  void (*broadcast_row[4])(const LaneRow&);
-  LaneTapsFunctions broadcast_taps;
-  LaneSlidesFunctions broadcast_slides;
+  SpreadingKernels spreading_in_registers, spreading_by_broadcast;  // empty for float64
   void (*spread)(const Spread&);
   void (*plane_rows)(const PlaneRows&);
   void (*window_rows)(const WindowRows&);
