@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import traceback
@@ -18,6 +19,7 @@ TIMEOUT = 60  # of starting, of a collective and of a whole job, in seconds
 
 
 def _serve(connection: Connection, rank: int, size: int, store: Path) -> None:
+    faulthandler.enable()  # pytest's is its own process's
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -66,7 +68,9 @@ class Ranks:
                 try:
                     succeeded, result = connection.recv()
                 except EOFError:
-                    succeeded, result = False, "the process ended"
+                    self.processes[rank].join(TIMEOUT)
+                    code = self.processes[rank].exitcode  # -n: by signal n
+                    succeeded, result = False, f"the process ended with exit code {code}"
                 if not succeeded:
                     self.kill()  # the others may wait for this one
                     raise AssertionError(f"rank {rank}:\n{result}")
