@@ -121,6 +121,31 @@ def test_lanes_of_taps_and_channels(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@every_target
+def test_windows_that_share_nothing(target: str, dtype: torch.dtype) -> None:
+    """wgrad has the windows of each tap side by side, over one axis or several."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for what, shape, stride, pad, groups in (
+            ("2x2", ((2, 17, 20, 34), (21, 17, 2, 2)), 2, 0, 1),
+            ("2x2, windows at every edge", ((1, 20, 19, 31), (9, 20, 2, 2)), 2, 1, 1),
+            ("4x4, few windows are whole", ((1, 9, 10, 11), (8, 9, 4, 4)), 4, 3, 1),
+            ("many boxes", ((1, 8, 200, 300), (9, 8, 2, 2)), 2, 0, 1),
+            ("rows of several boxes", ((1, 12, 4, 3000), (9, 12, 2, 2)), 2, 0, 1),
+            ("three axes", ((2, 33, 6, 8, 18), (10, 33, 2, 2, 2)), 2, 0, 1),
+            ("one axis", ((3, 40, 105), (24, 40, 5)), 5, 2, 1),
+            ("one tap along rows", ((2, 19, 20, 17), (9, 19, 3, 1)), 3, 0, 1),
+            ("windows share rows alone", ((2, 19, 20, 34), (9, 19, 5, 2)), 2, 1, 1),
+            ("windows share columns alone", ((2, 19, 20, 34), (9, 19, 2, 5)), 2, 1, 1),
+            ("pixels are left out", ((2, 19, 20, 34), (9, 19, 2, 2)), 3, 1, 1),
+            ("groups", ((2, 34, 12, 18), (42, 17, 3, 3)), 3, 0, 2),
+        ):
+            for channels_last in (False, True):
+                found += wrong(what, shape, stride, pad, groups, dtype, channels_last)
+    assert not found
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_every_number_of_groups(target: str, dtype: torch.dtype) -> None:

@@ -41,6 +41,7 @@ class RowPacker {
   // `from`: position 0 of the source row, first channel; `to`: position 0 of the buffer's row in a
   // panel without offset.
   void pack(const char* from, char* buffer, int64_t row) const {
+    if (packing_.deals) return deal(from, buffer, row);
     for (const Comb& comb : strip_.combs)
       pack(from, buffer, row, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
     if (packing_.last_window && windows_ % 2) {
@@ -60,6 +61,33 @@ class RowPacker {
     const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
     const int64_t end = floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1;
     return {first, std::clamp(end, first, length)};
+  }
+
+  // Windows that are inside the source as a whole are read as they lie.
+  void deal(const char* from, char* buffer, int64_t row) const {
+    const Comb& comb = strip_.combs.front();
+    const auto taps = std::ssize(strip_.combs);
+    const int64_t begin = first_ + comb.from;
+    const int64_t first = std::clamp<int64_t>(ceil_div(-begin, taps), 0, windows_);
+    const int64_t end = std::clamp(floor_div(tensor_.extent[3] - begin, taps), first, windows_);
+    const auto apart = [&](int64_t window, int64_t count) {
+      for (Comb tap : strip_.combs) {
+        tap.to += window;
+        pack(from, buffer, row, tap, first_ + tap.from + window * taps, count, 0);
+      }
+    };
+    if (first > 0) apart(0, first);
+    if (first < end)
+      for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
+        copy_(
+            {from + ((begin + first * taps) * tensor_.stride[3] + panel->first * tensor_.channel) *
+                        bytes_,
+             tensor_.stride[3], tensor_.channel,
+             row_of(*panel, buffer, row) + (comb.to + first) * panel->position * unit_,
+             panel->position, panel->channel, (end - first) * taps, panel->channels, panel->zeros,
+             1, 0, 0, Halves::both, 0, false, taps,
+             (strip_.combs[1].to - comb.to) * panel->position});
+    if (end < windows_) apart(end, windows_ - end);
   }
 
   // `begin`: the source position of the comb's first position; `pair_step`: beyond the source where

@@ -92,6 +92,9 @@ struct Packing {
   // elements (`from` counts from the last window).
   int64_t pair_step = 0;
   std::optional<Comb> last_window = std::nullopt;
+  // Channels first: the last axis has a comb for each of the positions from one window to the next,
+  // in their order, so that neighbours are dealt to the combs in turn.
+  bool deals = false;
   // So many axes became one with the last axis (join_rows).
   int joined_axes = 0;
 

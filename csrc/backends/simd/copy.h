@@ -194,15 +194,45 @@ CONVTBW_INLINE auto column_of(const Copy& c, From block, int64_t j, bool last, b
   return read(column);
 }
 
+// Where rows go, from one on.
+template <bool dealt, class To>
+class RowPlaces {
+ public:
+  CONVTBW_INLINE RowPlaces(const Copy& c, int64_t row)
+      : c_(c), place_(static_cast<To*>(c.to) + row * c.to_row) {
+    if constexpr (dealt) {
+      const auto i = static_cast<uint32_t>(row), deal = static_cast<uint32_t>(c.deal);
+      turn_ = i % deal;
+      place_ = static_cast<To*>(c.to) + i / deal * c.to_row + turn_ * c.to_deal;
+    }
+  }
+  CONVTBW_INLINE To* next() {
+    To* const here = place_;
+    if constexpr (dealt) {
+      const bool last = ++turn_ == c_.deal;
+      turn_ = last ? 0 : turn_;
+      place_ += last ? c_.to_row - (c_.deal - 1) * c_.to_deal : c_.to_deal;
+    } else {
+      place_ += c_.to_row;
+    }
+    return here;
+  }
+
+ private:
+  const Copy& c_;
+  To* place_;
+  int64_t turn_ = 0;
+};
+
 // A square block, or what is left of one, transposed in registers: rows are contiguous in the
 // source, columns in the destination.
-template <class From, class To>
+template <bool dealt, class From, class To>
 CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t column) {
   using Unit = typename From::Unit;
   constexpr int n = kLanes<Unit>;
   const int64_t rows = c.rows - row, columns = c.columns - column;
   const From block = from.at(row * From::kElements + column * c.from_column);
-  To* const to = static_cast<To*>(c.to) + row * c.to_row + column;
+  RowPlaces<dealt, To> places(c, row);
   const bool odd = kSplit<From> && c.odd;
   Vector<Unit> lines[n];
   if (rows >= n && columns >= n + odd) {
@@ -210,7 +240,7 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
     for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
     transpose(lines);
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < n; ++i) store(to + i * c.to_row, lines[i]);
+    for (int i = 0; i < n; ++i) store(places.next() + column, lines[i]);
     return;
   }
   if (rows >= n) {
@@ -229,11 +259,13 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   transpose(lines);
   for (int i = 0; i < n && i < rows; ++i) {
     // Lanes behind the last column are zero, or are overwritten with the next rows, or do not fit.
-    const int64_t behind = c.to_row == c.columns ? (rows - 1 - i) * c.to_row : c.zeros;
+    const bool joined = !dealt && c.to_row == c.columns;
+    const int64_t behind = joined ? (rows - 1 - i) * c.to_row : c.zeros;
+    To* const to = places.next() + column;
     if (columns + behind >= n)
-      store(to + i * c.to_row, lines[i]);
+      store(to, lines[i]);
     else
-      store_some(to + i * c.to_row, lines[i], columns);
+      store_some(to, lines[i], columns);
   }
 }
 
@@ -343,15 +375,16 @@ CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
 // Blocks as wide as a cache line, so that a line is read once and written once even where rows lie
 // a multiple of the cache's size apart, as the planes of images do. The inner loop follows
 // whichever tensor has its lines further apart.
-template <class From, class To>
+template <bool dealt, class From, class To>
 void copy_transposed(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);
-  if constexpr (std::is_same_v<From, Halfwords>) {
+  if constexpr (std::is_same_v<From, Halfwords> && !dealt) {
     if (copy_few_in_turn<ManyHalfwords, uint16_t>(c, {from.p})) return;
     if (c.rows >= 2 * n && (c.columns >= n || (c.to_row == c.columns && !c.zeros)))
       return copy_paired_blocks(c, from);
   }
-  if (copy_few_in_turn<From, To>(c, from)) return;
+  if constexpr (!dealt)
+    if (copy_few_in_turn<From, To>(c, from)) return;
   const bool rows_inside = c.from_column >= c.to_row;
   const int64_t outer_count = rows_inside ? c.columns : c.rows;
   const int64_t inner_count = rows_inside ? c.rows : c.columns;
@@ -361,16 +394,17 @@ void copy_transposed(const Copy& c, From from) {
       // The last block overlaps the one before.
       const auto block = [&](int64_t i, int64_t j) __attribute__((always_inline)) {
         if (i < c.rows && j < c.columns)
-          copy_block<From, To>(c, from, c.rows >= n ? smaller(i, c.rows - n) : i,
-                               c.columns >= n ? smaller(j, c.columns - n) : j);
+          copy_block<dealt, From, To>(c, from, c.rows >= n ? smaller(i, c.rows - n) : i,
+                                      c.columns >= n ? smaller(j, c.columns - n) : j);
       };
       for (int64_t far = 0; far < line; far += n)
         for (int64_t near = 0; near < line; near += n)
           block(row + (rows_inside ? near : far), column + (rows_inside ? far : near));
     }
-  if (c.zeros)
-    for (int64_t i = 0; i < c.rows; ++i)
-      clear(static_cast<To*>(c.to) + i * c.to_row + c.columns, c.zeros);
+  if (c.zeros) {
+    RowPlaces<dealt, To> places(c, 0);
+    for (int64_t i = 0; i < c.rows; ++i) clear(places.next() + c.columns, c.zeros);
+  }
 }
 
 // Any strides: gathers a vector's worth, converts, and scatters it.
@@ -418,8 +452,10 @@ void copy(Copy c, From from) {
   for (int64_t panel = 0; panel < c.panels; ++panel) {
     if (c.to_column == 1 && c.from_column == unit)
       copy_rows<From, To>(c, from);
+    else if (c.to_column == 1 && c.from_row == unit && c.deal > 1)
+      copy_transposed<true, From, To>(c, from);
     else if (c.to_column == 1 && c.from_row == unit)
-      copy_transposed<From, To>(c, from);
+      copy_transposed<false, From, To>(c, from);
     else
       copy_elements<From, To>(c, from);
     from = from.at(c.from_panel);

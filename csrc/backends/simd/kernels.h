@@ -391,6 +391,9 @@ struct Copy {
   Halves halves = Halves::both;
   int64_t second = 0;
   bool odd = false;  // the last column's pairs have no second element
+  // Where rows are neighbours in the source and columns in the destination, rows may be dealt in
+  // turn to so many places: row i goes to place i % deal there, as its row i / deal.
+  int64_t deal = 1, to_deal = 0;
 };
 
 using CopyFunction = void (*)(const Copy&);

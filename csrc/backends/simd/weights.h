@@ -64,6 +64,7 @@ class WeightsPlan : public Plan {
   bool taps_fill_lanes() const;
   void choose_sizes();
   void choose_packing();
+  void lay_out_by_tap();
   void join_packing();
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
                  char* sums, char* memory) const;

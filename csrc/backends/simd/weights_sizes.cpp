@@ -285,7 +285,46 @@ void WeightsPlan::choose_packing() {
     side->positions = 1;
     for (const Strip& strip : side->packing.strips) side->positions *= strip.length;
   }
+  lay_out_by_tap();
   x_channel_ = odd_lines(x_.positions);
+}
+
+// Where windows share no positions of an axis, those of a tap lie side by side: along the last
+// axis, and over all of them, so that the windows of a box are one run, whose steps are neighbours.
+// 2x2 of stride 2 from 512 to 256 channels, 64x64, 0.91 to 0.95 of the time, 16x16x16 of 128 to 64
+// 0.92 to 1; either of the two alone 1 to 1.03 (Zen 3).
+void WeightsPlan::lay_out_by_tap() {
+  const PerAxis<int64_t>& size = grid_.size;
+  Packing& packing = x_.packing;
+  const Sliding& row = sliding_[3];
+  // Channels first, positions are neighbours: they are dealt to their taps, all of them.
+  const bool dealt = packing.tensor.channel != 1;
+  const bool dealable =
+      packing.tensor.stride[3] == 1 && row.dilation == 1 && row.taps == row.stride;
+  PerAxis<bool> by_tap;
+  int64_t positions = 1;  // of one tap
+  for (int a = 0; a < kBoxRank; ++a) {
+    const int64_t taps = sliding_[a].taps, length = packing.strips[a].length;
+    by_tap[a] = taps > 1 && length == size[a] * taps;
+    positions *= by_tap[a] ? size[a] : length;
+  }
+  packing.deals = false;
+  if (joined_ || arithmetic_.pairs || (dealt && !dealable) || !by_tap[3]) return;
+  packing.deals = dealt;
+  int64_t inner = 1;
+  for (int a = kBoxRank - 1; a > 0; --a) {
+    if (by_tap[a]) {
+      const Sliding& sliding = sliding_[a];
+      const int64_t tap = positions / inner;
+      Strip strip{size[a], sliding.stride, {}, {{0, 1, tap}}};
+      for (int64_t t = 0; t < sliding.taps; ++t)
+        strip.combs.push_back(
+            {t * tap, 1, sliding.first + t * sliding.dilation, sliding.stride, 1, 0});
+      packing.strips[a] = strip;
+      positions *= sliding.taps;
+    }
+    inner *= packing.strips[a].length;
+  }
 }
 
 void WeightsPlan::join_packing() {
