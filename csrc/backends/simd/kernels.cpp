@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "backends/simd/added_taps.h"
 #include "backends/simd/copy.h"
 #include "backends/simd/dealt_taps.h"
 #include "backends/simd/lane_slides.h"
@@ -57,6 +58,7 @@ extern constinit const Arithmetic kPairs{
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>},
     copy_halves,
     shifted_sum<float>,
+    nullptr,
     {{}, {lane_row<bfloat16, float, TapKind::pair>, lane_row<bfloat16, bfloat16, TapKind::pair>}},
     {},
     {},
@@ -132,6 +134,7 @@ constinit const Arithmetic kF32{
      copy_elements_of<float, float16>, nullptr},
     nullptr,
     shifted_sum<float>,
+    added_taps<float>,
     {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
      {nullptr, lane_row<bfloat16, bfloat16>},
      {nullptr, nullptr, converting_row()}},
@@ -169,6 +172,7 @@ constinit const Arithmetic kF64{
     {nullptr, nullptr, nullptr, copy_elements_of<double, double>},
     nullptr,
     shifted_sum<double>,
+    added_taps<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {nullptr, nullptr, nullptr, lane_window_rows<double, double>},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},

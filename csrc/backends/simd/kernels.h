@@ -374,6 +374,19 @@ struct ShiftedSum {
   int64_t to_step, count;
 };
 
+// Results of windows in turn, each the sum of what several windows have for it:
+//   c[w*width + i] = start[i] + sum over t < term_count of  terms[t][w*step + i],  i < width;
+//   of the last part_count terms i < part alone
+// Reads and writes up to a vector behind.
+struct AddedTaps {
+  const void* const* terms;
+  int64_t term_count, part_count, part;
+  int64_t step, width;
+  const void* start;
+  void* c;
+  int64_t windows;
+};
+
 // A matrix copied between a tensor and a buffer, converted on the way. Any strides; fast where one
 // dimension is contiguous on either side.
 struct Copy {
@@ -453,6 +466,7 @@ struct Arithmetic {
   CopyFunction unpack[4];  // sums to elements
   CopyFunction keep;       // elements of bfloat16 as they are; for pairs alone
   void (*shifted_sum)(const ShiftedSum&);
+  void (*added_taps)(const AddedTaps&);
   // For pairs where nothing is said, or not at all.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
