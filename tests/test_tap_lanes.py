@@ -40,6 +40,7 @@ def test_windows_of_every_kind(target: str, dtype: torch.dtype) -> None:
             ("many images", "fprop", 96, (3, 3), (2, 3), {"pad": 1}),
             ("several boxes of rows", "fprop", 96, (140, 9), (3, 3), {"pad": 1}),
             ("several boxes of columns", "fprop", 96, (5, 3000), (3, 3), {"pad": 1}),
+            ("boxes beyond the windows", "fprop", 96, (40,), (2,), {"pad": 9000}),
             ("sums that are folded", "fprop", 301, (5, 9), (3, 3), {"pad": 1}),
             ("groups", "fprop", 96, (9, 20), (3, 3), {"groups": 2, "pad": 1}),
             ("one tap a row", "fprop", 96, (9, 20), (3, 1), {}),

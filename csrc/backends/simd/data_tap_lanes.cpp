@@ -104,7 +104,7 @@ TapLanesPlan::TapLanesPlan(const Problem& problem, const Arithmetic& arithmetic)
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void TapLanesPlan::choose_sizes() {
-  constexpr int64_t kSumBytes = 256 << 10;
+  constexpr int64_t kLocalBytes = 256 << 10;
   constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
   const int64_t vector = arithmetic_.lanes;
   const int64_t all_lanes = rows_.taps * window_lanes();
@@ -121,8 +121,9 @@ void TapLanesPlan::choose_sizes() {
   const auto cut = [](int64_t slots, int64_t most) {
     return ceil_div(slots, ceil_div(slots, std::clamp<int64_t>(most, 1, slots)));
   };
-  box_columns_ = cut(columns_.slots(),
-                     std::max(kSumBytes / (kept * lanes_ * unit()) - across, 4 * across + 1));
+  const int64_t units = kept * lanes_ + (in_place() ? 0 : in_channels_);  // of a window
+  box_columns_ =
+      cut(columns_.slots(), std::max(kLocalBytes / (units * unit()) - across, 4 * across + 1));
   const int64_t strips = images * ceil_div(columns_.slots(), box_columns_);
   box_rows_ = cut(rows_.slots(), std::max(rows_.slots() / ceil_div(kItems, strips), 4 * kept));
 
@@ -177,8 +178,8 @@ void TapLanesPlan::pack(const Operands& operands, int64_t group, char* packed) c
 void TapLanesPlan::multiply(const char* in, const Box& box, int64_t row, const char* packed,
                             const Local& local) const {
   const Range all{box.columns.begin - columns_.overlaps() + 1, box.columns.end};
-  const int64_t begin = std::clamp<int64_t>(all.begin, 0, columns_.extent);
-  const int64_t end = std::clamp<int64_t>(all.end, begin, columns_.extent);
+  const int64_t begin = std::clamp<int64_t>(0, all.begin, all.end);
+  const int64_t end = std::clamp(columns_.extent, begin, all.end);
   const int64_t pitch = lanes_ * unit(), count = end - begin;
   char* sums = sums_of_row(local.sums, row);
   std::memset(sums, 0, (begin - all.begin) * pitch);

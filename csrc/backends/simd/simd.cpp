@@ -265,6 +265,13 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
 }
 
+// Of expanded tensors, and of strides, more than an integer holds.
+double product(std::initializer_list<int64_t> factors) {
+  double all = 1;
+  for (const int64_t factor : factors) all *= static_cast<double>(factor);
+  return all;
+}
+
 // Whether lanes should be taps and the few channels of the result, whose operand has its channels
 // last. Time over that of the other plans, 2-D, two threads of Zen 3, 8 lanes, 270 random layers of
 // 1 to 7 channels:
@@ -285,14 +292,11 @@ bool tap_lanes(const Problem& p, int64_t lanes) {
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
   const auto [from, into] =
       fprop ? std::pair(g.x_channels, g.y_channels) : std::pair(g.y_channels, g.x_channels);
-  return !(fprop && strides) && into <= 7 && from >= (halves && !strides ? 96 : 32);
-}
-
-// Of expanded tensors, and of strides, more than an integer holds.
-double product(std::initializer_list<int64_t> factors) {
-  double all = 1;
-  for (const int64_t factor : factors) all *= static_cast<double>(factor);
-  return all;
+  // Packed, with what their vectors leave empty.
+  constexpr double kMostWeights = 1 << 20;
+  const int64_t padded = (g.taps() * into + lanes - 1) / lanes * lanes;
+  return !(fprop && strides) && into <= 7 && from >= (halves && !strides ? 96 : 32) &&
+         product({g.groups, from, padded}) <= kMostWeights;
 }
 
 // Whether dgrad should be computed phase by phase: the results of few windows fill the stage. Time
