@@ -65,8 +65,7 @@ class TapLanesPlan : public DirectedPlan {
   bool in_place() const { return element() == unit(); }
   // Rows of windows whose sums are kept: those that meet a row of results.
   char* sums_of_row(char* sums, int64_t row) const {
-    const int64_t kept = rows_.overlaps();
-    return sums + (row % kept + kept) % kept * row_units_ * unit();
+    return sums + row % rows_.overlaps() * row_units_ * unit();
   }
 
   Packing packing_;
@@ -121,7 +120,8 @@ void TapLanesPlan::choose_sizes() {
   const auto cut = [](int64_t slots, int64_t most) {
     return ceil_div(slots, ceil_div(slots, std::clamp<int64_t>(most, 1, slots)));
   };
-  const int64_t units = kept * lanes_ + (in_place() ? 0 : in_channels_);  // of a window
+  // Of a window: sums, results, what is copied.
+  const int64_t units = kept * lanes_ + slot_lanes() + (in_place() ? 0 : in_channels_);
   box_columns_ =
       cut(columns_.slots(), std::max(kLocalBytes / (units * unit()) - across, 4 * across + 1));
   const int64_t strips = images * ceil_div(columns_.slots(), box_columns_);
@@ -133,7 +133,7 @@ void TapLanesPlan::choose_sizes() {
   terms_bytes_ = lines(kept * columns_.overlaps() * int64_t{sizeof(void*)});
   // Sums and results are read and written up to a vector behind their end.
   result_units_ = lines((box_columns_ * slot_lanes() + vector) * unit()) / unit();
-  pixel_units_ = in_place() ? 0 : windows * in_channels_;
+  pixel_units_ = in_place() ? 0 : lines(windows * in_channels_ * unit()) / unit();
   const int64_t sums = lines((kept * row_units_ + vector) * unit());
   local_bytes_ = terms_bytes_ + sums + (result_units_ + pixel_units_) * unit();
   packed_units_ = lines((slot_lanes() + vector + lanes_ * in_channels_) * unit()) / unit();

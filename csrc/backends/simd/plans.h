@@ -15,8 +15,9 @@ namespace convtbw::simd {
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
                                       std::optional<int> phased = {});
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
-// For fprop of stride 1 and dgrad without dilation, of channels that are neighbours in the operand;
-// the first of three axes has one tap of stride 1 without padding. Not for pairs.
+// For fprop of stride 1 and dgrad without dilation, of windows as long as they are apart or longer
+// and channels that are neighbours in the operand; the first of three axes has one tap of stride 1
+// without padding. Not for pairs.
 std::unique_ptr<const Plan> tap_lanes_plan(const Problem& problem, const Arithmetic& arithmetic);
 // Where suits_winograd (core/winograd.h), in float32.
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);

@@ -286,7 +286,7 @@ bool tap_lanes(const Problem& p, int64_t lanes) {
   if (!pointwise(g.axes[0]) || g.taps() == 1 || g.taps() > 16) return false;
   bool strides = false;
   for (const Axis& axis : g.axes) {
-    if (axis.k > 1 && axis.dilation > 1) return false;
+    if (axis.k < axis.stride || (axis.k > 1 && axis.dilation > 1)) return false;
     strides |= axis.stride > 1;
   }
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
