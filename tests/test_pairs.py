@@ -83,5 +83,4 @@ def test_what_is_not_finite_does_not_reach_the_next_window(
             for pixel, channel in itertools.product(range(data.shape[2]), {0, channels - 1}):
                 data.zero_()
                 data[1, 1, pixel, channel] = value
-                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
-                assert torch.equal(found, expected), (channels, taps, stride, pixel, channel)
+                assert call.is_exact(), (channels, taps, stride, pixel, channel)

@@ -111,5 +111,4 @@ def test_what_is_not_finite_reaches_its_own_results_alone(
             for pixel in (0, 1, 15, 16, 30, 31, 32, 35, 36):
                 x.zero_()
                 x[1, -1, 1, pixel] = value
-                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
-                assert torch.equal(found, expected), (channels, stride, pixel)
+                assert call.is_exact(), (channels, stride, pixel)

@@ -108,5 +108,4 @@ def test_what_is_not_finite_reaches_its_group_alone(
             call = call_of(partial, x, w.fill_(1), y.fill_(1), layer)
             with torch_ops.backends.use("simd", target):
                 assert found_in(call.kernel()) == spreading(target, group, partial, x.dtype)
-                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
-            assert torch.equal(found, expected), (partial, column)
+                assert call.is_exact(), (partial, column)

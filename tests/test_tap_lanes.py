@@ -121,5 +121,4 @@ def test_what_is_not_finite_reaches_its_own_results_alone(
             for pixel in (0, 2, y.shape[2] - 1):
                 y.zero_()
                 y[1, 1, pixel, 5] = value
-                found, expected = (t.nan_to_num(nan=77) for t in (call.run(), call.exact()))
-                assert torch.equal(found, expected), (into, taps, stride, pixel)
+                assert call.is_exact(), (into, taps, stride, pixel)
