@@ -20,7 +20,7 @@ class Block {
   void* at_least(int64_t bytes) {
     if (bytes > size_) {
       release();
-      data_ = ::operator new(bytes, std::align_val_t{64});
+      data_ = ::operator new(bytes, std::align_val_t{kLineBytes});
       size_ = bytes;
     }
 #ifdef __SANITIZE_ADDRESS__  // what was not asked for, although an earlier call left it
@@ -32,7 +32,7 @@ class Block {
 
  private:
   void release() {
-    ::operator delete(data_, std::align_val_t{64});
+    ::operator delete(data_, std::align_val_t{kLineBytes});
     data_ = nullptr;
     size_ = 0;
   }

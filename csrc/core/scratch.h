@@ -4,9 +4,15 @@
 
 #include <cstdint>
 
+#include "core/geometry.h"
+
 namespace convtbw {
 
-// 64-byte aligned, uninitialised, valid until the thread asks again. `local` is for the body of a
+// Of the cache.
+inline constexpr int64_t kLineBytes = 64;
+inline int64_t whole_lines(int64_t bytes) { return ceil_div(bytes, kLineBytes) * kLineBytes; }
+
+// Aligned to a line, uninitialised, valid until the thread asks again. `local` is for the body of a
 // parallel loop, `shared` for what its threads read and write together, asked for by the caller.
 template <class T>
 T* local_scratch(int64_t count);

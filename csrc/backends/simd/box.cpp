@@ -250,7 +250,7 @@ void join_rows(Packing& packing, const BoxGrid& grid) {
     inner.extra = (comb.extra + 1) * row.length - 1;
     row.stride = outer.stride * tensor.extent[last];
     row.length *= outer.length;
-    outer = {1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}};
+    outer = strip({Sliding{}}, 1, Apart::windows);
     tensor.extent[last] *= tensor.extent[a];
     tensor.extent[a] = 1;
     tensor.stride[a] = 0;

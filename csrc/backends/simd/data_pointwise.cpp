@@ -46,7 +46,7 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
       vectors_(best_vectors(arithmetic, out_channels_)),
       steps_((arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_) + problem.bias),
       packing_{&arithmetic, in_, {}} {
-  packing_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
+  packing_.strips.fill(strip({Sliding{}}, 1, Apart::windows));
   choose_sizes();
   for (int vectors = 1; vectors <= vectors_; ++vectors)
     panels_.for_each_size([&](int64_t rows) {

@@ -37,7 +37,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
       pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_.extent[3])),
       weights_(problem, arithmetic, pairs_run_on_),
       unpacking_{&arithmetic, out_, {}} {
-  unpacking_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
+  unpacking_.strips.fill(strip({Sliding{}}, 1, Apart::windows));
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   // Lines of rows that lie far apart are fetched before they are written: 1 to 512 channels of
   // 3000, 24 MB, 0.8 of the time, 3x3 from 3 to 64, 26 MB, 0.8 to 1.0; of 4 to 13 MB 0.9 to 1.1

@@ -62,6 +62,8 @@ class TapLanesPlan : public DirectedPlan {
   // All that a window's row adds to: its taps' channels. One slot of it.
   int64_t window_lanes() const { return columns_.taps * out_channels_; }
   int64_t slot_lanes() const { return columns_.stride * out_channels_; }
+  // Packed, the weights lie behind what results begin with.
+  int64_t weights_place() const { return (slot_lanes() + arithmetic_.lanes) * unit(); }
   bool in_place() const { return element() == unit(); }
   // Rows of windows whose sums are kept: those that meet a row of results.
   char* sums_of_row(char* sums, int64_t row) const {
@@ -82,7 +84,7 @@ class TapLanesPlan : public DirectedPlan {
 
 TapLanesPlan::TapLanesPlan(const Problem& problem, const Arithmetic& arithmetic)
     : DirectedPlan(problem, arithmetic), packing_{&arithmetic, in_, {}} {
-  packing_.strips.fill({1, 1, {{0, 1, 0, 1, 1, 0}}, {{0, 1, 1}}});
+  packing_.strips.fill(strip({Sliding{}}, 1, Apart::windows));
   const auto windows = [&](int a) -> Windows {
     const Axis& axis = problem_.geometry.axes[a];
     // fprop's windows, seen from x.
@@ -129,14 +131,13 @@ void TapLanesPlan::choose_sizes() {
 
   const int64_t windows = box_columns_ + across;
   row_units_ = windows * lanes_;
-  const auto lines = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
-  terms_bytes_ = lines(kept * columns_.overlaps() * int64_t{sizeof(void*)});
+  terms_bytes_ = whole_lines(kept * columns_.overlaps() * int64_t{sizeof(void*)});
   // Sums and results are read and written up to a vector behind their end.
-  result_units_ = lines((box_columns_ * slot_lanes() + vector) * unit()) / unit();
-  pixel_units_ = in_place() ? 0 : lines(windows * in_channels_ * unit()) / unit();
-  const int64_t sums = lines((kept * row_units_ + vector) * unit());
+  result_units_ = whole_lines((box_columns_ * slot_lanes() + vector) * unit()) / unit();
+  pixel_units_ = in_place() ? 0 : whole_lines(windows * in_channels_ * unit()) / unit();
+  const int64_t sums = whole_lines((kept * row_units_ + vector) * unit());
   local_bytes_ = terms_bytes_ + sums + (result_units_ + pixel_units_) * unit();
-  packed_units_ = lines((slot_lanes() + vector + lanes_ * in_channels_) * unit()) / unit();
+  packed_units_ = whole_lines(weights_place() + lanes_ * in_channels_ * unit()) / unit();
   for (int64_t i = 0; i < windows; ++i) {
     in_pixels_.push_back(i * (in_place() ? in_.stride[3] : in_channels_));
     sum_pixels_.push_back(i * lanes_);
@@ -151,7 +152,7 @@ void TapLanesPlan::pack(const Operands& operands, int64_t group, char* packed) c
     arithmetic_.widen[dtype](
         {static_cast<const char*>(operands.bias) + group * out_channels_ * element(), 0, 1, packed,
          out_channels_, 1, columns_.stride, out_channels_});
-  packed += (slot_lanes() + arithmetic_.lanes) * unit();
+  packed += weights_place();
   const char* const w =
       static_cast<const char*>(operands.data.w) + group * problem_.w.group * element();
   const auto tap = [&](const Windows& windows, int64_t t, int a) {
@@ -272,7 +273,7 @@ void TapLanesPlan::run_box(const Operands& operands, const Box& box, const char*
   const char* const in = in_data(operands, box.group);
   char* const out = out_data(operands, box.group) +
                     (box.image * out_.stride[0] + box.plane * out_.stride[1]) * element();
-  const char* const weights = packed + (slot_lanes() + arithmetic_.lanes) * unit();
+  const char* const weights = packed + weights_place();
   for (int64_t slot = box.rows.begin - rows_.overlaps() + 1; slot < box.rows.end; ++slot) {
     if (slot >= 0 && slot < rows_.extent) multiply(in, box, slot, weights, local);
     if (slot < box.rows.begin) continue;

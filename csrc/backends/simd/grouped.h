@@ -19,6 +19,7 @@
 #include "backends/simd/edges.h"
 #include "backends/simd/phases.h"
 #include "core/problem.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 
@@ -110,7 +111,7 @@ class LaneSide {
     return in_place_ || packing_.keeps ? packing_.tensor.dtype : sum_dtype(packing_.tensor.dtype);
   }
   int64_t planes() const { return spreads_ ? order_.planes : 1; }
-  int64_t memory_bytes() const { return ceil_div(memory_units_ * unit(), 64) * 64; }
+  int64_t memory_bytes() const { return whole_lines(memory_units_ * unit()); }
 
   // For choosing sizes: positions and bytes that so many windows take.
   int64_t positions_of(const PerAxis<int64_t>& windows) const;

@@ -126,7 +126,7 @@ void GroupedWeightsPlan::choose_sizes() {
   y_.set_sizes(grid_.size, parts_);
   buffer_bytes_ = x_.memory_bytes() + y_.memory_bytes() + tap_rows_ * int64_t{sizeof(LaneTapRow)};
   // Sums of parts are their thread's, those of chunks are kept until all are there.
-  buffer_bytes_ = ceil_div(buffer_bytes_, 64) * 64;
+  buffer_bytes_ = whole_lines(buffer_bytes_);
   local_bytes_ = buffer_bytes_ + (chunks_ > 1 ? 0 : part_sums_ * unit());
 }
 

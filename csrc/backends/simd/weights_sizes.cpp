@@ -3,6 +3,7 @@
 
 #include "backends/simd/plans.h"
 #include "backends/simd/weights.h"
+#include "core/scratch.h"
 
 namespace convtbw::simd {
 
@@ -241,15 +242,15 @@ void WeightsPlan::choose_sizes() {
         lanes = std::max(lanes, joined_lanes() ? x_.channels : part_lanes);
         parts_.push_back(part);
       }
-  const auto lines = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
-  run_bytes_ = lines(run_lists_ * run_count_ * int64_t{sizeof(Run)});
-  row_buffer_bytes_ = lines(rows * (lanes_on_y_ ? x_ : y_).positions * unit());
+  run_bytes_ = whole_lines(run_lists_ * run_count_ * int64_t{sizeof(Run)});
+  row_buffer_bytes_ = whole_lines(rows * (lanes_on_y_ ? x_ : y_).positions * unit());
   // Joined lanes are read up to a block behind the last ones.
   const int64_t behind = joined_lanes() ? kMaxVectors * arithmetic_.lanes : 0;
-  buffer_bytes_ = run_bytes_ + row_buffer_bytes_ +
-                  lines((taps_in_lanes_ ? x_.channels * x_channel_
-                                        : lanes * (lanes_on_y_ ? y_ : x_).positions + behind) *
-                        unit());
+  buffer_bytes_ =
+      run_bytes_ + row_buffer_bytes_ +
+      whole_lines((taps_in_lanes_ ? x_.channels * x_channel_
+                                  : lanes * (lanes_on_y_ ? y_ : x_).positions + behind) *
+                  unit());
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   keeps_sums_ = boxes > 1;
   const int64_t sums = !keeps_sums_ ? largest_panel : chunks_ > 1 ? 0 : part_units_;
