@@ -19,8 +19,8 @@ PLAN = "taps and channels in lanes"
 
 
 def serves(target: str, dtype: torch.dtype) -> bool:
-    """Measured with up to 8 lanes alone."""
-    return not target.endswith("512") or dtype == torch.float64
+    """With 16 lanes, 16 bits gain nothing."""
+    return not target.endswith("512") or dtype in (torch.float32, torch.float64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
