@@ -12,7 +12,9 @@ import torch_ops
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LANES = {"avx512": 16, "generic512": 16, "avx2": 8, "generic": 4}
 # Channels of x and y in a group, and of all of x: vectors of any target, and some more.
-CHANNELS = {(2, 2): 22, (4, 4): 36, (8, 8): 40, (3, 16): 9, (16, 3): 48, (1, 32): 3, (5, 24): 15}
+CHANNELS = {
+    (2, 2): 22, (4, 4): 36, (8, 8): 40, (16, 16): 48, (3, 16): 9, (16, 3): 48, (1, 32): 3, (5, 24): 15
+}  # fmt: skip
 GROUPS = pytest.mark.parametrize("group", CHANNELS, ids=lambda group: "{} to {}".format(*group))
 
 
@@ -25,8 +27,8 @@ def spreading(target: str, group: tuple[int, int], partial: str, dtype: torch.dt
         return "spread in registers"
     if dtype == torch.bfloat16 and multiplies_pairs(target):
         return ""
-    by_broadcast = lanes % LANES[target] == 0 and (planes <= 6 or lanes == LANES[target] == 8)
-    return "broadcast" if by_broadcast else ""
+    whole = lanes == LANES[target] and (lanes == 8 or (lanes == 16 and partial != "wgrad"))
+    return "broadcast" if lanes % LANES[target] == 0 and (planes <= 6 or whole) else ""
 
 
 def found_in(kernel: str) -> str:
