@@ -18,6 +18,7 @@ intel = "GenuineIntel" in CPU
 zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
 avx512 = torch.cpu._is_avx512_supported()
 zen_3 = zen_3_or_4 and not avx512
+fast_avx512 = avx512 and not (intel or zen_3_or_4)
 
 
 def served(
@@ -34,8 +35,10 @@ def served(
     batch: int = 2,
     results: int = 0,  # channels of dst, if not those of src
     padded: bool = True,
+    more_padding: int = 0,
 ) -> str:
     pad = dilation * (kernel - 1) // 2 if padded else 0
+    pad += more_padding
     result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
     attributes = {
         "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
@@ -138,10 +141,13 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"
     assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"
     assert served("convolution_backward_data", 7, 56, 64, groups=64) == "simd"
-    assert served("convolution_backward_data", 4, 56, 64, groups=64, stride=2) == "onednn"
+    strides = {"groups": 64, "stride": 2}
+    assert served("convolution_backward_data", 4, 56, 64, **strides, batch=4) == "onednn"
     many_taps = served("convolution_backward_data", 5, 56, 64, groups=64, stride=2)
     assert many_taps == onednn_if(not zen_3)
-    assert served("convolution_backward_data", 7, 28, 64, groups=64, data_format="NCX") == "simd"
+    first = {"groups": 64, "data_format": "NCX"}
+    assert served("convolution_backward_data", 7, 28, 64, **first) == onednn_if(avx512)
+    assert served("convolution_backward_data", 7, 32, 64, **first) == "simd"
     assert served("convolution_backward_weights", 3, 14, 768, groups=768) == "simd"
     assert served("convolution_backward_weights", 3, 28, 192, groups=192) == "simd"
     assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
@@ -151,6 +157,14 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 8, 8, axes=3) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
+    assert served("convolution", 5, 5, 128, batch=16) == "simd"
+    assert served("convolution", 5, 6, 128, batch=16) == onednn_if(avx512)
+    assert served("convolution", 4, 8, 128, stride=2, data_format="NCX") == "simd"
+    assert served("convolution", 1, 11, 128) == onednn_if(not avx512)
+    assert served("convolution", 1, 12, 128) == "onednn"
+    assert served("convolution", 1, 12, 128, more_padding=1) == "simd"
+    assert served("convolution_backward_data", 5, 5, 128, batch=16) == onednn_if(not avx512)
+    assert served("convolution_backward_data", 5, 6, 128, batch=16) == "onednn"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 5, 28, 64) == "onednn"
     assert served("convolution_backward_data", 5, 28, 64, stride=2) == "simd"
@@ -185,7 +199,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 28, 64, groups=8) == onednn_if(intel or avx512)
     assert served("convolution", 3, 28, 64, groups=8) == onednn_if(intel or avx512)
     channels_first = {"groups": 8, "data_format": "NCX"}
-    assert served("convolution", 3, 28, 64, **channels_first) == onednn_if(avx512 and not intel)
+    assert served("convolution", 3, 28, 64, **channels_first) == onednn_if(avx512 and zen_3_or_4)
     assert served("convolution", 3, 28, 64, groups=2) == "simd"
     data = served("convolution_backward_data", 3, 28, 64, groups=8)
     assert data == onednn_if(intel or avx512)
@@ -215,15 +229,27 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "onednn"
         assert served("convolution", 3, 112, 64, **channels_first) == "simd"
         assert served("convolution", 3, 112, 64, **channels_first, stride=2) == "onednn"
-        assert served("convolution", 3, 28, 64, **channels_first, dilation=2) == "onednn"
-        assert served("convolution_backward_data", 3, 28, 64, **channels_first) == "onednn"
+        dilated = served("convolution", 3, 28, 64, **channels_first, dilation=2)
+        assert dilated == onednn_if(zen_3_or_4)
+        first = served("convolution_backward_data", 3, 28, 64, **channels_first)
+        assert first == onednn_if(zen_3_or_4)
+        assert served("convolution_backward_data", 3, 8, 256, groups=32, batch=8) == "onednn"
         assert served("convolution_backward_data", 3, 112, 64, **channels_first) == "simd"
         assert served("convolution", 3, 1000, 64, **channels_first, axes=1) == "simd"
-        assert served(weights, 3, 56, 64, **channels_first, batch=1) == "onednn"
+        one_image = served(weights, 3, 56, 64, **channels_first, batch=1)
+        assert one_image == onednn_if(zen_3_or_4)
         assert served(weights, 3, 56, 64, **channels_first) == "simd"
         assert served("convolution", 3, 56, 64, groups=4, stride=2) == "onednn"
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
-        assert served("convolution", 3, 56, 64, groups=4) == "simd"  # Winograd
+        assert served("convolution", 3, 56, 64, groups=4) == "simd"  # broadcast
+        assert served("convolution", 3, 56, 64, groups=4, data_format="NCX") == onednn_if(
+            fast_avx512
+        )
+        assert served("convolution", 3, 14, 64, groups=4) == onednn_if(fast_avx512)
+        assert served(weights, 3, 14, 64, groups=4) == "simd"  # Winograd
+        assert served(weights, 3, 56, 64, groups=16, stride=2) == onednn_if(zen_3_or_4)
+        assert served(weights, 1, 56, 128, groups=4) == "onednn"
+        assert served(weights, 1, 56, 128, groups=2) == "simd"
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
         # Data gradients, channels first.
         data, first = "convolution_backward_data", {"data_format": "NCX"}
@@ -269,6 +295,16 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_weights", 1, 56, 64, **dense) == "onednn"
         assert served("convolution_backward_weights", 3, 56, 64, **dense) == "simd"
         assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"
+        grouped = {"groups": 8, "dtype": torch.bfloat16}
+        assert served("convolution", 3, 28, 64, **grouped) == "onednn"
+        assert served("convolution", 3, 28, 96, **grouped) == "simd"
+        assert served("convolution", 3, 28, 96, **grouped, stride=2) == "onednn"
+        assert served("convolution_backward_data", 3, 28, 128, **grouped) == "onednn"
+        assert served("convolution_backward_data", 3, 28, 256, **grouped) == "simd"
+        assert served("convolution_backward_data", 1, 28, 256, **grouped) == "onednn"
+        assert served("convolution", 3, 28, 64, **grouped, data_format="NCX") == "simd"
+        assert served("convolution_backward_weights", 3, 28, 64, **grouped) == "onednn"
+        assert served("convolution_backward_weights", 3, 8, 64, **grouped, batch=16) == "simd"
         depthwise = {"groups": 96, "dtype": torch.bfloat16}
         assert served("convolution", 3, 56, 96, **depthwise) == "simd"
         assert served("convolution", 3, 112, 96, **depthwise, stride=2) == "onednn"

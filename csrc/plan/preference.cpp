@@ -46,7 +46,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
-  if (dense && becomes_few_channels(problem, avx512)) return backends();
+  if (one_tap_in_padding(problem) || (dense && becomes_few_channels(problem, avx512)))
+    return backends();
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =
       (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||
@@ -54,6 +55,7 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
                               (avx512 && (suits_bfloat16_kernels(problem) ||
                                           suits_bfloat16_depthwise_kernels(problem))))) ||
       (work >= kLeastFlops && (suits_grouped_kernels(problem, avx512) ||
+                               (avx512 && suits_bfloat16_grouped_kernels(problem)) ||
                                (dense && (suits_few_channels_kernels(problem, avx512) ||
                                           suits_apart_kernels(problem))))) ||
       (dense && suits_narrow_kernels(problem, avx512));

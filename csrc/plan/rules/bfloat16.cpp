@@ -1,4 +1,4 @@
-// Dense problems in bfloat16.
+// Dense problems, and groups, in bfloat16.
 #include <algorithm>
 
 #include "core/cpu.h"
@@ -38,6 +38,26 @@ bool suits_bfloat16_kernels(const Problem& p) {
     return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
                                  (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
   return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
+}
+
+// Groups of as many channels on both sides in bfloat16 on the same CPUs, channels last. Times of
+// simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in 2-D of 2 to
+// 32 groups, k1 to k5:
+// - fprop and dgrad: 8 channels 1.7 to 5.2, 16 0.8 to 2.3, 1.5 in the mean; 12 with strides 0.85 to
+//   1.55, 1.3 in the mean, else 0.9; 24, 32 and 64 0.35 to 1.75, 0.9 in the mean; one tap of 8 to
+//   32 channels 1.1 to 4, of 64 0.55 to 1.85;
+// - wgrad of 8 channels, rows of 14 and more 0.95 to 2.5, 1.35 in the mean (4x14x14 k5 0.5), of 7
+//   0.45; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are spread, 0.3.
+bool suits_bfloat16_grouped_kernels(const Problem& p) {
+  constexpr int64_t kRow = 12;
+  const Geometry& g = p.geometry;
+  const int64_t channels = g.x_channels;
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 ||
+      channels != g.y_channels || !has_channels_last(p) || !unit_dilations(g))
+    return false;
+  if (p.wanted == Role::w) return channels == 8 && g.axes.back().y >= kRow;
+  if (one_tap(g)) return channels >= 8 && channels <= 32;
+  return channels == 8 || channels == 16 || (channels == 12 && !unit_strides(g));
 }
 
 }  // namespace convtbw

@@ -67,10 +67,10 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
 // place or nearly so, and that are as simple as its best kernels need. Times of simd over oneDNN,
 // AVX2 kernels of both on Zen 4, two threads, where nothing else is said.
 
-// One tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 1.05 to
-// 1.4, from 4 0.4 (AVX2 kernels 0.75 to 1.05), dgrad into the many 0.75 to 1.2 (AVX2 kernels 0.7 to
-// 1.1), wgrad with few channels of y 0.4 to 1.1 (AVX2 kernels 0.3 to 1.1, once 1.3), of x 0.8
-// to 1.3 (AVX2 kernels 0.75 to 1.2).
+// One tap, channels last, 4 to 24 channels beside 32 to 256, one thread: fprop from the few 0.75 to
+// 1.05, from 4 0.4, dgrad into the many 0.7 to 1.1, wgrad with few channels of y 0.3 to 1.1, once
+// 1.3, of x 0.75 to 1.2. AVX-512 kernels of both, two threads of Zen 5, 180 random layers, means:
+// fprop 0.95, dgrad 1.0, wgrad 0.15 to 0.85, of x 0.75 to 0.94.
 bool few_beside(const Problem& p, int64_t few, int64_t more) {
   return has_channels_last(p) && one_tap(p.geometry) && few <= 24 && few <= more;
 }
@@ -88,16 +88,20 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 // - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
 //   1.5 from 5 channels on;
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
-//   of 16 0.6 to 1.04.
+//   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
+//   the mean, 7x7 and 8x8 0.95 in the mean; channels first, k4 of stride 2 up to 4x4 0.6 to 0.9,
+//   others 0.8 to 1.6.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
-  if (!avx512 && channels_last && !one_tap(g) && g.axes[2].y <= 8) return false;
+  const Axis& columns = g.axes[2];
+  if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
+  if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
-  if (few_beside(p, g.x_channels, g.y_channels)) return avx512 && g.x_channels >= 8;
+  if (few_beside(p, g.x_channels, g.y_channels)) return false;
   if (one_tap(g)) return channels_last;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
@@ -115,14 +119,19 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
 //   to 1.85;
 // - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
-//   to 1.04, of more 0.95 to 1.2.
+//   to 1.04, of more 0.95 to 1.2; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.45 to
+//   0.98, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
+// - one tap, channels last, into 8 to 12 channels, AVX-512 kernels of both, two threads of Zen 5,
+//   1.1 to 1.85.
 bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t few = std::min(g.x_channels, g.y_channels);
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
-  if (!avx512 && few_beside(p, g.y_channels, g.x_channels)) return false;
-  if (!avx512 && !one_tap(g) && columns.y <= 8 && g.batch * rows.y * columns.y <= 256) return false;
+  if (few_beside(p, g.y_channels, g.x_channels)) return false;
+  const bool small =
+      avx512 ? columns.y <= 5 : columns.y <= 8 && g.batch * rows.y * columns.y <= 256;
+  if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
     if (!avx512 || one_tap(g)) return false;
     if (!is_zen_3_or_4()) return few >= 256;
@@ -130,7 +139,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
     return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
   }
   if (is_zen_3() && g.y_channels >= 4 && g.y_channels <= 12) return false;
-  return few >= 16 || (!one_tap(g) && g.x_channels >= 12);
+  return few >= 16 || (one_tap(g) ? avx512 && few >= 8 : g.x_channels >= 12);
 }
 
 // wgrad:
@@ -143,8 +152,7 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (!has_channels_last(p)) return false;
   if (one_tap(g))
-    return !few_beside(p, g.y_channels, g.x_channels) &&
-           (avx512 || !few_beside(p, g.x_channels, g.y_channels));
+    return !few_beside(p, g.y_channels, g.x_channels) && !few_beside(p, g.x_channels, g.y_channels);
   return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
          rows.dilation == 1 && columns.dilation == 1;
 }
@@ -172,8 +180,17 @@ bool one_tap_far_away(const Problem& p, bool avx512) {
   return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }
 
+// One tap, channels last, of so few pixels that oneDNN's kernels wait for weights. Times of simd
+// over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 160 random layers of 32 to 1024
+// channels, means: fprop and dgrad of 16 to 48 pixels 0.5 to 0.7, of 64 0.8, of 128 0.87, of 256
+// 1.0; wgrad of 64 0.88, of 128 1.0.
+bool one_tap_of_few_pixels(const Problem& p, bool avx512) {
+  const int64_t most = p.wanted == Role::w ? 127 : 255;
+  return avx512 && one_tap(p.geometry) && has_channels_last(p) && pixels_of_y(p.geometry) <= most;
+}
+
 bool suits_image_kernels(const Problem& p, bool avx512) {
-  if (one_tap_far_away(p, avx512)) return false;
+  if (one_tap_far_away(p, avx512) || one_tap_of_few_pixels(p, avx512)) return false;
   switch (p.wanted) {
     case Role::y:
       return suits_fprop_kernels(p, avx512);
@@ -201,13 +218,13 @@ bool suits_strided_tap_kernels(const Problem& p) {
 // with two taps, outweigh the pixels. Times of simd over oneDNN, AVX-512 kernels of both, two
 // threads of Zen 5, fprop of 4x4 with stride 2, channels last, 256 and more on both sides: into 8x8
 // and 16x16, up to 2048 pixels, 1.04 to 1.14; 8192 pixels, 32x32 or 128 channels 0.75 to 1.0. On
-// Ice Lake 1.19, AVX2 kernels of both 1.14.
+// Ice Lake 1.19, AVX2 kernels of both 1.14. Into 4x4 0.75 to 1.0 (Zen 5).
 bool outweighs_winograd(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   return (avx512 || is_intel()) && p.wanted == Role::y && g.rank == 2 && has_channels_last(p) &&
          rows.k == 4 && columns.k == 4 && std::min(g.x_channels, g.y_channels) >= 256 &&
-         columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
+         columns.y > 4 && columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
 }
 
 // 3x3 windows for Winograd's filtering of so few channels that transforms outweigh the products.
@@ -251,6 +268,17 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 }
 
 }  // namespace
+
+// One tap that meets padding, which oneDNN computes as a copy and a product of matrices. Times of
+// simd over oneDNN, two threads of Zen 5, 1-D to 3-D, 32 to 128 channels, channels last: AVX-512
+// kernels, float32 0.03 to 0.67, bfloat16 0.02 to 0.48; AVX2 kernels 0.05 to 0.88. Channels first
+// 0.4 to 1.4.
+bool one_tap_in_padding(const Problem& p) {
+  if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
+  return std::ranges::any_of(p.geometry.axes, [](const Axis& axis) {
+    return axis.pad > 0 || (axis.y - 1) * axis.stride - axis.pad >= axis.x;
+  });
+}
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();

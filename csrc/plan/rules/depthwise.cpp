@@ -33,7 +33,8 @@ bool has_depthwise_kernels(const Problem& p) {
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
 //   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
-//   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0; wgrad 0.05 to 1.0.
+//   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0, but AVX-512 kernels up to 28x28, stride 1, k5 and
+//   k7, 1.0 to 2.0; wgrad 0.05 to 1.0.
 // Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
 // 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
 // 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
@@ -50,9 +51,11 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   const int64_t taps = rows.k * columns.k;
   const bool small = columns.y <= 16, strides = !unit_strides(g);
   const bool few_groups = g.groups < 32;
-  if (p.x.channel != 1)
-    return p.wanted == Role::y && columns.y <= 28 && !few_groups && rows.k <= 7 && columns.k <= 7 &&
-           (avx512 ? taps >= 16 : taps >= 25 && !strides);
+  if (p.x.channel != 1) {
+    if (columns.y > 28 || few_groups || rows.k > 7 || columns.k > 7) return false;
+    if (p.wanted == Role::x) return avx512 && taps >= 25 && !strides;
+    return p.wanted == Role::y && (avx512 ? taps >= 16 : taps >= 25 && !strides);
+  }
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (is_zen_3() && taps == 1 && !strides) return true;

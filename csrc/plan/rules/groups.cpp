@@ -90,25 +90,36 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   in 1-D, channels last, 1.4 to 2.1. Two threads of Zen 3: dgrad of one tap, channels first, 0.14
 //   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4. Where simd
 //   broadcasts (core/group_vectors.h), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
-//   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7.
+//   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7;
+// - AVX-512 kernels of both, two threads of Zen 5, 700 random layers in 2-D: channels first, 8
+//   channels, stride 1, 0.6 to 0.95, rows of 7 1.5 to 3.9, strides 0.7 to 2.8, of dgrad 1.1 to 2.8;
+//   16 channels by Winograd's filtering, fprop and dgrad 0.9 to 1.5, 1.16 in the mean, where simd
+//   broadcasts instead 0.6 to 1.1; channels last, wgrad of one tap of 64 0.5; 4 channels with
+//   strides, from 4 groups on, 0.5.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
-  if (few < 4 || suits_winograd(p)) return false;
+  if (few < 4) return false;
+  const bool fast_lanes = avx512 && !is_zen_3_or_4();
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
+  constexpr int64_t kLanes512 = 16, kLanes = 8;
+  const bool broadcasts = groups_fill_vectors(p, avx512 ? kLanes512 : kLanes);
+  if (suits_winograd(p))
+    return fast_lanes && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
       avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
-  if (slides) return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow;
+  if (slides)
+    return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow &&
+           (strides || !fast_lanes || g.axes.back().y <= kHalfVector);
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
     if (few != 8 || !as_many) return false;
-    constexpr int64_t kLanes = 8, kLongRowOfWeights = 40;
-    const bool broadcasts = groups_fill_vectors(p, kLanes);
+    constexpr int64_t kLongRowOfWeights = 40;
     if (p.wanted == Role::x)
       return !broadcasts && (!strides || g.rank == 2) && (channels_last || !one_tap(g));
     if (p.wanted == Role::y) return !broadcasts && channels_last && g.rank == 1 && taps <= 7;
@@ -117,15 +128,16 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
-    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1);
+    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1 && !fast_lanes);
   }
-  if (few >= 8 && one_tap(g)) return true;
+  if (few >= 8 && one_tap(g)) return p.wanted != Role::w || few <= 32;
   if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
     return p.wanted != Role::w || strides || g.rank == 3 || taps < 9;
   if (!as_many) return false;
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
-  if (few == 16 && p.wanted == Role::x) return true;
-  return strides && (few == 4 ? p.wanted != Role::y : few == 16 && g.rank > 1 && !far);
+  if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
+  if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !fast_lanes);
+  return strides && few == 16 && g.rank > 1 && !far;
 }
 
 }  // namespace
