@@ -21,6 +21,7 @@ def problem(
     dilation: int = 1,
     groups: int = 1,
     data_format: str = "NCX",
+    weights_format: str = "OIX",
     dtype: torch.dtype = torch.bfloat16,
 ) -> Call:
     """fprop, or dgrad, from so many channels of each group into so many.
@@ -36,7 +37,7 @@ def problem(
         "dilations": [1] * (axes - 1) + [dilation],
         "groups": groups,
         "data_format": data_format,
-        "weights_format": "OIX",
+        "weights_format": weights_format,
     }
 
     def data(channels: int, pixels: tuple[int, ...]) -> torch.Tensor:
@@ -44,7 +45,11 @@ def problem(
         return integers(2, *extents, dtype=dtype)
 
     x = data(groups * x_channels, pixels)
-    w = integers(groups * y_channels, x_channels, *kernel, dtype=dtype)
+    y_side = groups * y_channels
+    extents = (
+        (y_side, x_channels, *kernel) if weights_format == "OIX" else (*kernel, x_channels, y_side)
+    )
+    w = integers(*extents, dtype=dtype)
     if partial == "fprop":
         return Call("convolution", (x, w), attributes)
     y = torch_ops.convolution(x, w, **attributes)

@@ -49,7 +49,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   // steps (one tap; 4x4 from 3 channels) with 16 lanes, 0.9 with 8 (Ice Lake). But not where phases
   // would write pieces of the same cache lines at different times: 30 % slower with 21 channels and
   // 64 phases (Zen 4).
-  const bool shared_lines = out_channels_ * element() % 64 != 0 && covered({1, 1, 1, 1}) > 1;
+  const bool shared_lines = out_channels_ * element() % 64 != 0 && axes_[3].step > 1;
   staged_ = transposed || shared_lines || (rounded() && !complete_);
 
   const Pairing pairing = arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;

@@ -19,6 +19,10 @@ std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arit
 // and channels that are neighbours in the operand; the first of three axes has one tap of stride 1
 // without padding. Not for pairs.
 std::unique_ptr<const Plan> tap_lanes_plan(const Problem& problem, const Arithmetic& arithmetic);
+// For dgrad of one group without dilation, whose windows are whole strides long along the last
+// axis, where x has at least one stride; its pixels, their channels and the taps of these lie side
+// by side.
+std::unique_ptr<const Plan> row_phases_plan(const Problem& problem, const Arithmetic& arithmetic);
 // Where suits_winograd (core/winograd.h), in float32.
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> winograd_weights_plan(const Problem& problem,

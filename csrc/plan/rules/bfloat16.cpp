@@ -15,8 +15,10 @@ namespace convtbw {
 //   1.2;
 // - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
 //   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0;
-// - dgrad from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and more, up to
-//   6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all others 0.75;
+// - dgrad into 12 channels and more of windows that are whole strides long 0.3 to 1.1, 0.65 in the
+//   mean; of others from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and
+//   more, up to 6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all
+//   others 0.75;
 // - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7.
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
@@ -30,13 +32,16 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const int64_t pixels = pixels_of_y(g);
   const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const Axis& row = g.axes.back();
+  const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
   if (p.wanted == Role::y)
     return taps == 1 || (g.y_channels >= 4 && ((many_pixels && g.x_channels < 48) ||
                                                (some_pixels && g.y_channels % 16 == 0)));
   if (p.wanted == Role::x)
-    return g.x_channels >= 4 && ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
-                                 (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
+    return g.x_channels >= 4 && !(whole_strides && g.x_channels >= 12) &&
+           ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
+            (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
   return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
 }
 
