@@ -176,6 +176,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
     assert served("convolution_backward_weights", 2, 224, 4, stride=2) == "onednn"
     assert served("convolution_backward_weights", 2, 56, 32, stride=2) == "simd"
+    deep = {"stride": 2, "data_format": "NCX", "batch": 4}
+    many = served("convolution_backward_weights", 2, 16, 256, **deep)
+    assert many == onednn_if(fast_avx512)
+    assert served("convolution_backward_weights", 2, 24, 256, **deep) == "simd"
+    assert served("convolution_backward_weights", 2, 16, 128, **deep) == "simd"
     assert served("convolution", 1, 56, 64, stride=2, data_format="NCX") == "onednn"
     assert served("convolution", 1, 1000, 64, stride=2, axes=1) == "onednn"
     assert served("convolution_backward_data", 1, 56, 64, stride=2) == "simd"
@@ -292,6 +297,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 3, 56, 64, **dense) == "onednn"
         assert served("convolution_backward_data", 3, 56, 64, **dense, stride=2) == "simd"
         assert served("convolution_backward_data", 3, 56, 3, **dense) == "simd"
+        upsampling = dense | {"stride": 2, "results": 16}
+        assert served("convolution_backward_data", 4, 64, 12, **upsampling) == "simd"
+        assert served("convolution_backward_data", 3, 64, 12, **upsampling) == "onednn"
         assert served("convolution_backward_weights", 1, 56, 64, **dense) == "onednn"
         assert served("convolution_backward_weights", 3, 56, 64, **dense) == "simd"
         assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"

@@ -145,12 +145,20 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
 // wgrad:
 // - one tap, channels last: 1.3 (more taps 0.3 to 0.8);
 // - 4 to 8 channels on both sides, channels last, k3 to k5, Zen 5: up to 80x80 1.05 to 2.7, 128x128
-//   0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2.
+//   0.8 to 2, 300x300 0.3 to 1.0; 1-D, 3-D, dilations 0.3 to 1.2;
+// - 2x2 of stride 2, channels first, AVX-512 kernels of both, two threads of Zen 5: 256 to 512
+//   pixels, 256 channels and more on both sides 1.13 to 1.5, of fewer channels 0.8 to 1.27, of more
+//   or fewer pixels 0.5 to 1.05.
 bool suits_wgrad_kernels(const Problem& p, bool avx512) {
+  constexpr int64_t kManyWeights = 1 << 18, kLeastPixels = 256, kMostPixels = 512;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (!has_channels_last(p)) return false;
+  if (!has_channels_last(p)) {
+    const int64_t pixels = pixels_of_y(g);
+    return avx512 && !is_intel() && !is_zen_3_or_4() && apart(g) && rows.k == 2 && columns.k == 2 &&
+           few * more * 4 >= kManyWeights && pixels >= kLeastPixels && pixels <= kMostPixels;
+  }
   if (one_tap(g))
     return !few_beside(p, g.y_channels, g.x_channels) && !few_beside(p, g.x_channels, g.y_channels);
   return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
