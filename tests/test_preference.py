@@ -131,6 +131,7 @@ if not intel:  # groups of 8 channels
 def test_onednn_serves_where_it_is_faster() -> None:
     """Each rule on one side of its bound."""
     assert served("convolution", 3, 56, 64, groups=64) == "simd"
+    assert served("convolution", 3, 56, 96, groups=96, batch=8) == onednn_if(fast_avx512)
     assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
     assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"

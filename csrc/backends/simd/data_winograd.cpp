@@ -313,28 +313,35 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const Geometry& g = problem_.geometry;
-  char* const tile = local_scratch<char>(all_taps_ * width * 4);
+  // Of one tap: a cache line of channels that are neighbours. One after the other, 3x3 of 256 to
+  // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5).
+  const int64_t together = taps_contiguous_ ? 1 : std::min<int64_t>(16, in_channels_);
+  char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
   const Chunk* chunk = chunks_.data();
   for (int64_t channel = 0; channel < in_channels_; ++channel) {
     if (channel == chunk->first + chunk->channels) ++chunk;
-    const char* const w =
-        static_cast<const char*>(operands.data.w) +
-        (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
-    Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-    if (taps_contiguous_) {
-      pack(copy);
-    } else {
-      copy.rows = 1;
-      for (int64_t tap = 0; tap < all_taps_; ++tap) {
-        const int64_t columns = g.axes[2].k, rows = g.axes[1].k;
-        const int64_t at = tap / columns / rows * problem_.w.axes[0] +
-                           tap / columns % rows * problem_.w.axes[1] +
-                           tap % columns * problem_.w.axes[2];
-        copy.from = w + at * bytes;
-        copy.to = tile + tap * width * 4;
+    if (channel % together == 0) {
+      const char* const w =
+          static_cast<const char*>(operands.data.w) +
+          (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
+      Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
+      if (taps_contiguous_) {
         pack(copy);
+      } else {
+        copy.from_row = w_in_;
+        copy.rows = std::min(together, in_channels_ - channel);
+        for (int64_t tap = 0; tap < all_taps_; ++tap) {
+          const int64_t columns = g.axes[2].k, rows = g.axes[1].k;
+          const int64_t at = tap / columns / rows * problem_.w.axes[0] +
+                             tap / columns % rows * problem_.w.axes[1] +
+                             tap % columns * problem_.w.axes[2];
+          copy.from = w + at * bytes;
+          copy.to = tile + tap * together * width * 4;
+          pack(copy);
+        }
       }
     }
+    const char* const of_channel = tile + channel % together * width * 4;
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)
         for (size_t i3 = 0; i3 < axes_[3].phases.size(); ++i3) {
@@ -350,8 +357,9 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
             for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
               for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
                 weights.taps[t1][t2] =
-                    tile + ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) *
-                               width * 4;
+                    of_channel +
+                    ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) *
+                        together * width * 4;
             weights.to = packed + (block_offset(*chunk, i1, i2, i3, part, block) +
                                    (t0 * chunk->channels + channel - chunk->first) * width) *
                                       4;

@@ -225,14 +225,14 @@ bool suits_strided_tap_kernels(const Problem& p) {
 // Problems for Winograd's filtering whose transformed weights, four times the weights for windows
 // with two taps, outweigh the pixels. Times of simd over oneDNN, AVX-512 kernels of both, two
 // threads of Zen 5, fprop of 4x4 with stride 2, channels last, 256 and more on both sides: into 8x8
-// and 16x16, up to 2048 pixels, 1.04 to 1.14; 8192 pixels, 32x32 or 128 channels 0.75 to 1.0. On
+// and 16x16, up to 1024 pixels, 1.0 to 1.14; 2048 and more, 32x32 or 128 channels 0.75 to 1.0. On
 // Ice Lake 1.19, AVX2 kernels of both 1.14. Into 4x4 0.75 to 1.0 (Zen 5).
 bool outweighs_winograd(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   return (avx512 || is_intel()) && p.wanted == Role::y && g.rank == 2 && has_channels_last(p) &&
          rows.k == 4 && columns.k == 4 && std::min(g.x_channels, g.y_channels) >= 256 &&
-         columns.y > 4 && columns.y <= 16 && g.batch * rows.y * columns.y <= 2048;
+         columns.y > 4 && columns.y <= 16 && g.batch * rows.y * columns.y <= 1024;
 }
 
 // 3x3 windows for Winograd's filtering of so few channels that transforms outweigh the products.

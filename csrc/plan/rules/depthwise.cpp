@@ -22,7 +22,8 @@ bool has_depthwise_kernels(const Problem& p) {
 // 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
 // two threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
 // - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
-//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7; with strides: k3 0.95 to 2, 0.85 to 1.3;
+//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7, and k3 of 10 to 20 MB, AVX-512, 1.05 to
+//   1.2 (80 layers; less 0.95 to 1.1, more 0.6 to 1.3); with strides: k3 0.95 to 2, 0.85 to 1.3;
 //   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
 //   to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
@@ -68,6 +69,10 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
+  if (!strides && taps == 9 && avx512 && !few_groups && !is_intel() && !is_zen_3_or_4()) {
+    constexpr double kLeastBytes = 10 << 20, kMostBytes = 20 << 20;
+    return data_bytes_of_both(p) > kLeastBytes && data_bytes_of_both(p) < kMostBytes;
+  }
   const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
   const bool overlapping = by_half(rows) && by_half(columns) && columns.stride > 2;
   return strides && !far && (few_groups ? !overlapping : taps <= 16);
