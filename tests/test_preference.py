@@ -18,7 +18,7 @@ intel = "GenuineIntel" in CPU
 zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
 avx512 = torch.cpu._is_avx512_supported()
 zen_3 = zen_3_or_4 and not avx512
-fast_avx512 = avx512 and not (intel or zen_3_or_4)
+zen_5 = avx512 and not (intel or zen_3_or_4)
 
 
 def served(
@@ -131,7 +131,7 @@ if not intel:  # groups of 8 channels
 def test_onednn_serves_where_it_is_faster() -> None:
     """Each rule on one side of its bound."""
     assert served("convolution", 3, 56, 64, groups=64) == "simd"
-    assert served("convolution", 3, 56, 96, groups=96, batch=8) == onednn_if(fast_avx512)
+    assert served("convolution", 3, 56, 96, groups=96, batch=8) == onednn_if(zen_5)
     assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
     assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"
@@ -179,7 +179,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 2, 56, 32, stride=2) == "simd"
     deep = {"stride": 2, "data_format": "NCX", "batch": 4}
     many = served("convolution_backward_weights", 2, 16, 256, **deep)
-    assert many == onednn_if(fast_avx512)
+    assert many == onednn_if(zen_5)
     assert served("convolution_backward_weights", 2, 24, 256, **deep) == "simd"
     assert served("convolution_backward_weights", 2, 16, 128, **deep) == "simd"
     assert served("convolution", 1, 56, 64, stride=2, data_format="NCX") == "onednn"
@@ -248,10 +248,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 56, 64, groups=4, stride=2) == "onednn"
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # broadcast
-        assert served("convolution", 3, 56, 64, groups=4, data_format="NCX") == onednn_if(
-            fast_avx512
-        )
-        assert served("convolution", 3, 14, 64, groups=4) == onednn_if(fast_avx512)
+        assert served("convolution", 3, 56, 64, groups=4, data_format="NCX") == onednn_if(zen_5)
+        assert served("convolution", 3, 14, 64, groups=4) == onednn_if(zen_5)
         assert served(weights, 3, 14, 64, groups=4) == "simd"  # Winograd
         assert served(weights, 3, 56, 64, groups=16, stride=2) == onednn_if(zen_3_or_4)
         assert served(weights, 1, 56, 128, groups=4) == "onednn"

@@ -16,6 +16,11 @@ inline bool is_zen_3_or_4() { return __builtin_cpu_is("amdfam19h"); }
 inline bool is_zen_4() { return is_zen_3_or_4() && __builtin_cpu_supports("avx512f"); }
 inline bool is_zen_3() { return is_zen_3_or_4() && !is_zen_4(); }
 
+// Or later: AVX-512 at its full width.
+inline bool is_zen_5() {
+  return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && !is_zen_3_or_4();
+}
+
 inline bool has_bfloat16_products() { return __builtin_cpu_supports("avx512bf16"); }
 
 #else
@@ -24,6 +29,7 @@ inline bool is_intel() { return false; }
 inline bool is_zen_3_or_4() { return false; }
 inline bool is_zen_4() { return false; }
 inline bool is_zen_3() { return false; }
+inline bool is_zen_5() { return false; }
 inline bool has_bfloat16_products() { return false; }
 
 #endif

@@ -315,7 +315,9 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   const Geometry& g = problem_.geometry;
   // Of one tap: a cache line of channels that are neighbours. One after the other, 3x3 of 256 to
   // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5).
-  const int64_t together = taps_contiguous_ ? 1 : std::min<int64_t>(16, in_channels_);
+  constexpr int64_t kTileBytes = 64 << 10, kLine = 16;
+  const int64_t together =
+      taps_contiguous_ ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kLine);
   char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
   const Chunk* chunk = chunks_.data();
   for (int64_t channel = 0; channel < in_channels_; ++channel) {

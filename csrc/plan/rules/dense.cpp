@@ -156,7 +156,7 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (!has_channels_last(p)) {
     const int64_t pixels = pixels_of_y(g);
-    return avx512 && !is_intel() && !is_zen_3_or_4() && apart(g) && rows.k == 2 && columns.k == 2 &&
+    return avx512 && is_zen_5() && apart(g) && rows.k == 2 && columns.k == 2 &&
            few * more * 4 >= kManyWeights && pixels >= kLeastPixels && pixels <= kMostPixels;
   }
   if (one_tap(g))

@@ -69,7 +69,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
-  if (!strides && taps == 9 && avx512 && !few_groups && !is_intel() && !is_zen_3_or_4()) {
+  if (avx512 && is_zen_5() && !strides && taps == 9 && !few_groups) {
     constexpr double kLeastBytes = 10 << 20, kMostBytes = 20 << 20;
     return data_bytes_of_both(p) > kLeastBytes && data_bytes_of_both(p) < kMostBytes;
   }

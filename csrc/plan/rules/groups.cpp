@@ -102,19 +102,18 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
   if (few < 4) return false;
-  const bool fast_lanes = avx512 && !is_zen_3_or_4();
+  const bool zen_5 = avx512 && is_zen_5();
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
   constexpr int64_t kLanes512 = 16, kLanes = 8;
   const bool broadcasts = groups_fill_vectors(p, avx512 ? kLanes512 : kLanes);
-  if (suits_winograd(p))
-    return fast_lanes && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
+  if (suits_winograd(p)) return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
       avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
   if (slides)
     return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow &&
-           (strides || !fast_lanes || g.axes.back().y <= kHalfVector);
+           (strides || !zen_5 || g.axes.back().y <= kHalfVector);
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
@@ -128,7 +127,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
-    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1 && !fast_lanes);
+    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1 && !zen_5);
   }
   if (few >= 8 && one_tap(g)) return p.wanted != Role::w || few <= 32;
   if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
@@ -136,7 +135,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!as_many) return false;
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
   if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
-  if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !fast_lanes);
+  if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !zen_5);
   return strides && few == 16 && g.rank > 1 && !far;
 }
 
