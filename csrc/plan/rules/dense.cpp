@@ -90,13 +90,18 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
 //   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
 //   the mean, 7x7 and 8x8 0.95 in the mean; channels first, k4 of stride 2 up to 4x4 0.6 to 0.9,
-//   others 0.8 to 1.6.
+//   others 0.8 to 1.6;
+// - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95
+// to 1.08;
+//   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
   const Axis& columns = g.axes[2];
+  constexpr int64_t kLongSum = 4096;
+  if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
   if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
