@@ -27,8 +27,9 @@ bool groups_fill_vectors(const Problem& p, int64_t lanes) {
   if (g.groups == 1 || into % lanes != 0 || into > (wgrad ? 32 : 64) || p.x.channel != 1 ||
       p.y.channel != 1 || taps == 1 || p.dtype == Dtype::f64)
     return false;
-  // Channels that meet a vector of results.
-  const int64_t most = lanes == 8 ? (wgrad ? 8 : 16) : wgrad || row < kLongRow ? kFew : 24;
+  int64_t most = kFew;  // channels that meet a vector of results
+  if (lanes == 8) most = wgrad ? 8 : 16;
+  if (lanes == 16 && !wgrad && row >= kLongRow) most = 24;
   if (from > kFew && (into != lanes || from > most)) return false;
   if (wgrad) return taps <= 16 && row >= (from == into ? kRow : kLongRow);
   return row >= kLongRow || (g.rank < 3 && taps <= 9 && row >= kShortRow);

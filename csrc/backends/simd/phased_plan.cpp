@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/simd/plans.h"
+#include "backends/simd/plans_in_turn.h"
 
 namespace convtbw::simd {
 
@@ -52,37 +53,16 @@ std::vector<Phases> phases_of(const Problem& p, int a) {
   return result;
 }
 
-class PhasedPlan : public Plan {
+class PhasedPlan : public PlansInTurn {
  public:
   PhasedPlan(const Problem& problem, const Arithmetic& arithmetic, int axis) {
-    for (const Phases& phases : phases_of(problem, axis)) {
-      plans_.push_back({problem.wanted == Role::w ? weights_plan(phases.problem, arithmetic)
-                                                  : data_plan(phases.problem, arithmetic),
-                        phases.x * element_bytes(problem.dtype),
-                        phases.w * element_bytes(result_dtype(problem))});
-      workspace = std::max(workspace, plans_.back().plan->workspace);
-      bytes += plans_.back().plan->bytes + static_cast<int64_t>(sizeof(Part));
-    }
-    kernel = "phase by phase, " + plans_.front().plan->kernel;
+    for (const Phases& phases : phases_of(problem, axis))
+      add(problem.wanted == Role::w ? weights_plan(phases.problem, arithmetic)
+                                    : data_plan(phases.problem, arithmetic),
+          problem, phases.x, phases.w);
+    kernel = "phase by phase, " + first_kernel();
     bytes += static_cast<int64_t>(sizeof(PhasedPlan));
   }
-
-  void run(const Operands& operands) const override {
-    for (const Part& part : plans_) {
-      Operands here = operands;
-      here.data.x = static_cast<char*>(operands.data.x) + part.x;
-      here.data.w = static_cast<char*>(operands.data.w) + part.w;
-      part.plan->run(here);
-    }
-  }
-
- private:
-  struct Part {
-    std::unique_ptr<const Plan> plan;
-    int64_t x, w;  // bytes
-  };
-
-  std::vector<Part> plans_;
 };
 
 }  // namespace
