@@ -319,30 +319,29 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   const int64_t together =
       taps_contiguous_ ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kLine);
   char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
+  // [tap][channel][lane], from a channel on.
+  const auto fill_tile = [&](int64_t channel) {
+    const char* const w =
+        static_cast<const char*>(operands.data.w) +
+        (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
+    Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
+    if (taps_contiguous_) return pack(copy);
+    copy.from_row = w_in_;
+    copy.rows = std::min(together, in_channels_ - channel);
+    for (int64_t tap = 0; tap < all_taps_; ++tap) {
+      const int64_t columns = g.axes[2].k, rows = g.axes[1].k;
+      const int64_t at = tap / columns / rows * problem_.w.axes[0] +
+                         tap / columns % rows * problem_.w.axes[1] +
+                         tap % columns * problem_.w.axes[2];
+      copy.from = w + at * bytes;
+      copy.to = tile + tap * together * width * 4;
+      pack(copy);
+    }
+  };
   const Chunk* chunk = chunks_.data();
   for (int64_t channel = 0; channel < in_channels_; ++channel) {
     if (channel == chunk->first + chunk->channels) ++chunk;
-    if (channel % together == 0) {
-      const char* const w =
-          static_cast<const char*>(operands.data.w) +
-          (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
-      Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-      if (taps_contiguous_) {
-        pack(copy);
-      } else {
-        copy.from_row = w_in_;
-        copy.rows = std::min(together, in_channels_ - channel);
-        for (int64_t tap = 0; tap < all_taps_; ++tap) {
-          const int64_t columns = g.axes[2].k, rows = g.axes[1].k;
-          const int64_t at = tap / columns / rows * problem_.w.axes[0] +
-                             tap / columns % rows * problem_.w.axes[1] +
-                             tap % columns * problem_.w.axes[2];
-          copy.from = w + at * bytes;
-          copy.to = tile + tap * together * width * 4;
-          pack(copy);
-        }
-      }
-    }
+    if (channel % together == 0) fill_tile(channel);
     const char* const of_channel = tile + channel % together * width * 4;
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)

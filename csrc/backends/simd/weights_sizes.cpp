@@ -293,8 +293,8 @@ void WeightsPlan::choose_packing() {
 // Where windows share no positions of an axis, those of a tap lie side by side: along the last
 // axis, and over all of them, so that the windows of a box are one run, whose steps are neighbours.
 // 2x2 of stride 2 from 512 to 256 channels, 64x64, 0.91 to 0.95 of the time, 16x16x16 of 128 to 64
-// 0.92 to 1; either of the two alone 1 to 1.03 (Zen 3). 16 lanes, 1 to 1.3, 1.05 in the mean (Zen
-// 5).
+// 0.92 to 1; either of the two alone 1 to 1.03 (Zen 3). Not with 16 lanes: 1 to 1.3, 1.05 in the
+// mean (Zen 5).
 void WeightsPlan::lay_out_by_tap() {
   const PerAxis<int64_t>& size = grid_.size;
   Packing& packing = x_.packing;

@@ -164,8 +164,7 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
     return avx512 && is_zen_5() && apart(g) && rows.k == 2 && columns.k == 2 &&
            few * more * 4 >= kManyWeights && pixels >= kLeastPixels && pixels <= kMostPixels;
   }
-  if (one_tap(g))
-    return !few_beside(p, g.y_channels, g.x_channels) && !few_beside(p, g.x_channels, g.y_channels);
+  if (one_tap(g)) return !few_beside(p, few, more);
   return !avx512 && few >= 4 && more <= 8 && rows.k * columns.k <= 25 && columns.y <= 80 &&
          rows.dilation == 1 && columns.dilation == 1;
 }
