@@ -36,26 +36,45 @@ void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f)
   });
 }
 
+PerAxis<DataPlan::Walk> DataPlan::walk(const Turn& turn, const BoxPhase& phase, const Chunk& chunk,
+                                       const PerAxis<int64_t>& box) const {
+  PerAxis<Walk> walk;
+  int64_t pitch = chunk.position;
+  for (int a = kBoxRank - 1; a >= 0; --a) {
+    if (reads_in_place_) {
+      const Sliding& s = phase.axes[a]->sliding;
+      const int64_t stride = in_.stride[a];
+      walk[a] = {s.first * stride, s.stride * stride, s.dilation * stride};
+      continue;
+    }
+    const Footing& f = phase.footings[a];
+    walk[a] = {(f.offset - box[a] * f.window) * pitch, f.window * pitch, f.tap * pitch};
+    const int64_t length = turn.strips[a].length;
+    pitch = a == kBoxRank - 1 ? row_elements(length, chunk) : length * pitch;
+  }
+  return walk;
+}
+
 FoldedRuns DataPlan::runs(const Turn& turn, const BoxPhase& phase, const PerAxis<Range>& taps,
                           const Chunk& chunk, int vectors) const {
-  const PerAxis<Strip>& strips = turn.strips;
   FoldedRuns runs;
+  const PerAxis<Walk> walk = this->walk(turn, phase, chunk, {});
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
+  const int64_t elements = weights_.elements_of_unit();
+  // Packed, an odd number of channels ends with an element that is zero.
+  const int64_t channels = reads_in_place_ ? chunk.channels : chunk.position;
   const auto all = [&](int a) { return phase.axes[a]->sliding.taps; };
   for (int64_t t0 = taps[1].begin; t0 < taps[1].end; ++t0)
     for (int64_t t1 = taps[2].begin; t1 < taps[2].end; ++t1) {
-      const int64_t row =
-          t0 * phase.footings[1].tap * strips[2].length + t1 * phase.footings[2].tap;
       const auto add = [&](int64_t first, int64_t count) {
-        const int64_t elements = weights_.elements_of_unit(), steps = count * chunk.position;
-        const int64_t a = row * row_elements(strips[3].length, chunk) +
-                          first * phase.footings[3].tap * chunk.position;
+        const int64_t steps = count * channels;
+        const int64_t a = t0 * walk[1].tap + t1 * walk[2].tap + first * walk[3].tap;
         const int64_t b = (t0 * all(2) + t1) * weights_.units(all(3), chunk.channels) +
                           weights_.units(first, chunk.channels);
         runs.add({a / elements, b * width, steps / elements, false, steps % elements != 0}, 1,
                  width);
       };
-      if (phase.footings[3].tap == 1 && taps[3].begin < taps[3].end)
+      if (walk[3].tap == channels && taps[3].begin < taps[3].end)
         add(taps[3].begin, taps[3].end - taps[3].begin);
       else
         for (int64_t t2 = taps[3].begin; t2 < taps[3].end; ++t2) add(t2, 1);
@@ -63,25 +82,22 @@ FoldedRuns DataPlan::runs(const Turn& turn, const BoxPhase& phase, const PerAxis
   return runs;
 }
 
-// All lanes of the part for some windows of a packed box; calls `meanwhile` after every tile.
+// All lanes of the part for some windows of a box; calls `meanwhile` after every tile.
 template <class F>
 void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Turn& turn,
                            size_t index, const BoxRange& box, const BoxRange& windows,
                            const PerAxis<Range>& taps, const Place& place, const char* packed,
                            const char* bias, const F& meanwhile) const {
   const BoxPhase& phase = phases_[index];
-  const PerAxis<Strip>& strips = turn.strips;
+  const PerAxis<Walk> walk = this->walk(turn, phase, chunk, box.begin);
   int64_t pixels = 0;
   for_each_row(windows, [&](const PerAxis<int64_t>& u) {
-    const auto a_of = [&](int a) {
-      return phase.footings[a].offset + (u[a] - box.begin[a]) * phase.footings[a].window;
-    };
-    const int64_t row = (a_of(0) * strips[1].length + a_of(1)) * strips[2].length + a_of(2);
-    const int64_t a_row = row * row_elements(strips[3].length, chunk) + a_of(3) * chunk.position;
-    int64_t c_row = 0;
-    for (int a = 0; a < kBoxRank; ++a)
+    int64_t a_row = 0, c_row = 0;
+    for (int a = 0; a < kBoxRank; ++a) {
+      a_row += walk[a].from + u[a] * walk[a].window;
       c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
-    const int64_t a_step = phase.footings[3].window * chunk.position;
+    }
+    const int64_t a_step = walk[3].window;
     const int64_t c_step = phase.axes[3]->out_step * place.c_stride[3];
     const int64_t count = windows.count[3];
     for (int64_t i = 0; i < count; ++i) place.a_rows[pixels + i] = a_row + i * a_step;
@@ -104,7 +120,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
         whole ? chunk.runs[index * (kMaxVectors + 1) + static_cast<size_t>(block.vectors)]
               : some_runs;
     TileCall call{};
-    call.a = place.buffer;
+    call.a = place.a;
     call.b = b;
     call.c = place.c + (block.lane - part.lane) * written();
     call.live = staged_ ? width : block.live;
@@ -161,7 +177,6 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   }
   if (!complete_) fill(part, positions, c, c_stride, bias);
 
-  const Place place{buffer, c, c_stride, a_rows, c_rows};
   // While a chunk of this box is multiplied, the next one is fetched: with it channels first takes
   // 0.88 to 1.0 of the time, channels last 0.96 to 1.03 (Zen 5, 8 lanes).
   int64_t tiles = 0;
@@ -176,6 +191,8 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   for (size_t step = 0; step < steps; ++step) {
     const Chunk& chunk = chunks_[step / turns];
     const Turn& turn = turns_[step % turns];
+    const Place place{reads_in_place_ ? in + chunk.first * bytes : buffer, c, c_stride, a_rows,
+                      c_rows};
     // In what is packed: units, or elements of bfloat16 as they are.
     const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
     const Panel panel{chunk.first,
@@ -184,12 +201,14 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
                       row_elements(turn.packing.strips[3].length, chunk) / packed_elements,
                       chunk.position / packed_elements,
                       1};
-    pack_box(turn.packing, in, box, &panel, 1, buffer);
+    if (!reads_in_place_) pack_box(turn.packing, in, box, &panel, 1, buffer);
     const bool last = step + 1 == steps;
     const Chunk& next_chunk = chunks_[last ? 0 : (step + 1) / turns];
-    BoxPrefetch prefetch(turns_[(step + 1) % turns].packing,
-                         last ? in_data(operands, next_part.group) : in, last ? next_box : box,
-                         next_chunk.first, next_chunk.channels, tiles);
+    BoxPrefetch prefetch;
+    if (!reads_in_place_)
+      prefetch = BoxPrefetch(turns_[(step + 1) % turns].packing,
+                             last ? in_data(operands, next_part.group) : in, last ? next_box : box,
+                             next_chunk.first, next_chunk.channels, tiles);
     BoxPrefetch results;
     if (far_ && last)
       results = BoxPrefetch(unpacking_, out, positions, 0,

@@ -4,7 +4,8 @@
 // the register tile broadcasts straight from there: taps and channels are one contiguous run.
 // All phases (phases.h) share the buffer. But where fprop's windows overlap and are many rows
 // apart, those that one remainder of taps modulo the stride meets are packed at a time, so that
-// there is room for many windows.
+// there is room for many windows. Where the operand has its channels last, and what would be copied
+// is much beside the products, the tile reads it in place.
 #pragma once
 
 #include <optional>
@@ -42,16 +43,32 @@ class DataPlan : public DirectedPlan {
     size_t first_phase, end_phase;
   };
 
-  // Where a packed box and its results lie, and room for where the rows of tiles begin.
+  // Where the operand of tap t of window u lies along an axis, in elements: at
+  // from + u * window + t * tap.
+  struct Walk {
+    int64_t from, window, tap;
+  };
+
+  // Where a box and its results lie, and room for where the rows of tiles begin.
   struct Place {
-    const char* buffer;
-    char* c;  // result position 0, lane part.lane
+    const char* a;  // the buffer, or where the chunk's channels begin in the operand
+    char* c;        // result position 0, lane part.lane
     PerAxis<int64_t> c_stride;
     int64_t *a_rows, *c_rows;
   };
 
+  // Of a lane and a channel: with the taps that edges_ leaves, and without any absent one.
+  struct Products {
+    double least, present;
+  };
+
+  void lay_out(bool staged);
   void choose_sizes();
-  void choose_edges();
+  Products choose_edges();
+  bool better_in_place(const Products& products) const;
+  // `box`: its first windows.
+  PerAxis<Walk> walk(const Turn& turn, const BoxPhase& phase, const Chunk& chunk,
+                     const PerAxis<int64_t>& box) const;
   FoldedRuns runs(const Turn& turn, const BoxPhase& phase, const PerAxis<Range>& taps,
                   const Chunk& chunk, int vectors) const;
   template <class F>
@@ -103,9 +120,10 @@ class DataPlan : public DirectedPlan {
   Packing unpacking_;
   BoxGrid grid_;
   std::vector<BlockRange> parts_;
-  int64_t parts_per_pass_, largest_part_lanes_ = 0;
-  bool staged_, far_;     // far_: the result is transposed into main memory
-  bool complete_ = true;  // every result position belongs to a phase
+  int64_t parts_per_pass_, largest_part_lanes_;
+  bool reads_in_place_ = false;  // the operand, which is not copied
+  bool staged_, far_;            // far_: the result is transposed into main memory
+  bool complete_ = true;         // every result position belongs to a phase
   int64_t buffer_units_, stage_units_, tile_list_;
   int64_t part_units_, bias_lanes_, workspace_units_;
   int64_t weights_units_;  // packed weights for one lane

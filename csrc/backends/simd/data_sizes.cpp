@@ -62,14 +62,13 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
     staged_ |= rounded();  // sums of all turns are rounded once
   }
 
-  choose_sizes();
-
-  for (Turn& turn : turns_) {
-    turn.first_phase = phases_.size();
-    for (const BoxPhase& phase : box_phases(turn.axes, turn.strips)) phases_.push_back(phase);
-    turn.end_phase = phases_.size();
+  const bool staged = staged_;
+  lay_out(staged);
+  if (better_in_place(choose_edges())) {
+    reads_in_place_ = true;
+    lay_out(staged);
+    choose_edges();
   }
-  choose_edges();
   weights_units_ = 0;
   for (Chunk& chunk : chunks_) {
     chunk.weights = weights_units_;
@@ -94,16 +93,30 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
       parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
   kernel = (phased ? "phase by phase, " : "") + std::string(contraction_name(problem.wanted)) +
            ", channels in lanes, " + (pairs_run_on_ ? "taps joined with channels, " : "") +
-           arithmetic.name;
+           (reads_in_place_ ? "read in place, " : "") + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
                                 phases_.size() * sizeof(BoxPhase) + turns_.size() * sizeof(Turn));
 }
 
+// `staged`: whether results must be, whatever the sizes.
+void DataPlan::lay_out(bool staged) {
+  staged_ = staged;
+  choose_sizes();
+  phases_.clear();
+  for (Turn& turn : turns_) {
+    turn.first_phase = phases_.size();
+    for (const BoxPhase& phase : box_phases(turn.axes, turn.strips)) phases_.push_back(phase);
+    turn.end_phase = phases_.size();
+  }
+}
+
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void DataPlan::choose_sizes() {
-  // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3).
+  // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3). Read in place, 2 MB
+  // take 0.8 to 1.0 of the time of 128 KB where they save sums of parts of the channels (Zen 5).
   constexpr int64_t kBufferBytes = 128 << 10, kMostBufferBytes = 512 << 10;
+  constexpr int64_t kInPlaceBytes = 2 << 20;
   constexpr int64_t kStageBytes = 256 << 10;
   constexpr int64_t kPixels = 256, kFewPixels = 48;
   // Where only planes or rows have several taps, boxes are so long at first: (3, 1, 1) of 64
@@ -136,7 +149,7 @@ void DataPlan::choose_sizes() {
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
   // Fewer channels at a time, or a larger buffer, where else only few pixels would fit.
-  int64_t channels = in_channels_, buffer_bytes = kBufferBytes;
+  int64_t channels = in_channels_, buffer_bytes = reads_in_place_ ? kInPlaceBytes : kBufferBytes;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
     return positions(windows) * channels * unit() <= buffer_bytes &&
            (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
@@ -196,14 +209,17 @@ void DataPlan::choose_sizes() {
   channels = ceil_div(in_channels_, chunk_count);
   if (arithmetic_.pairs) channels += channels % 2;
   int64_t largest = 0;
+  chunks_.clear();
   for (int64_t first = 0; first < in_channels_; first += channels) {
     const int64_t count = std::min(channels, in_channels_ - first);
     chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
     largest = std::max(largest, row_elements(strips[3].length, chunks_.back()));
   }
-  buffer_units_ = strips[0].length * strips[1].length * strips[2].length * largest /
-                  weights_.elements_of_unit();
+  buffer_units_ = reads_in_place_ ? 0
+                                  : strips[0].length * strips[1].length * strips[2].length *
+                                        largest / weights_.elements_of_unit();
   for (Turn& turn : turns_) {
+    if (reads_in_place_) break;
     turn.packing.strips = turn.strips;
     // Rows whose last unit is half empty do not follow each other.
     if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
@@ -218,45 +234,13 @@ void DataPlan::choose_sizes() {
   int64_t part_blocks = std::max<int64_t>(1, lanes / width);
   part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
   parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  largest_part_lanes_ = 0;
   for (const BlockRange& part : parts_)
     largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
   parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
                                         static_cast<int64_t>(parts_.size()));
   tile_list_ = pixels(size);
   stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
-}
-
-// Along as many axes as leave pieces of at least four pixels, where tiles still are fast, and where
-// it saves something. Not along rows whose pairs run on, where taps are not apart.
-void DataPlan::choose_edges() {
-  constexpr double kLeastSaving = 0.015;
-  constexpr int64_t kPixels = 4;
-  for (const BoxPhase& phase : phases_) {
-    PerAxis<double> saving{};
-    for (int a = 1; a < kBoxRank - pairs_run_on_; ++a) {
-      const Phase& axis = *phase.axes[a];
-      int64_t absent = 0;
-      for_each_edge(axis.sliding, in_.extent[a], {axis.begin, axis.end},
-                    [&](const Range& windows, const Range& taps) {
-                      absent += (windows.end - windows.begin) *
-                                (axis.sliding.taps - (taps.end - taps.begin));
-                    });
-      saving[a] = static_cast<double>(absent) /
-                  static_cast<double>(axis.sliding.taps * (axis.end - axis.begin));
-    }
-    PerAxis<bool> edges{};
-    int64_t pixels = 1;
-    for (const int64_t windows : grid_.size) pixels *= windows;
-    for (;;) {
-      const auto best = std::ranges::max_element(saving);
-      const auto a = static_cast<size_t>(best - saving.begin());
-      if (*best < kLeastSaving || pixels / grid_.size[a] < kPixels) break;
-      edges[a] = true;
-      pixels /= grid_.size[a];
-      *best = 0;
-    }
-    edges_.push_back(edges);
-  }
 }
 
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,

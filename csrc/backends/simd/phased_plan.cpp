@@ -59,7 +59,7 @@ class PhasedPlan : public PlansInTurn {
     for (const Phases& phases : phases_of(problem, axis))
       add(problem.wanted == Role::w ? weights_plan(phases.problem, arithmetic)
                                     : data_plan(phases.problem, arithmetic),
-          problem, phases.x, phases.w);
+          problem, {.x = phases.x, .w = phases.w});
     kernel = "phase by phase, " + first_kernel();
     bytes += static_cast<int64_t>(sizeof(PhasedPlan));
   }

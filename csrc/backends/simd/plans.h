@@ -10,6 +10,8 @@
 
 namespace convtbw::simd {
 
+// Whether tiles of fprop and dgrad could read the operand where it lies.
+bool may_read_in_place(const Problem& problem, const Arithmetic& arithmetic);
 // fprop's `phased` axis, if there is one: computed phase by phase. Along it x is longer than its
 // stride times its dilation.
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
@@ -23,6 +25,9 @@ std::unique_ptr<const Plan> tap_lanes_plan(const Problem& problem, const Arithme
 // axis, where x has at least one stride; its pixels, their channels and the taps of these lie side
 // by side.
 std::unique_ptr<const Plan> row_phases_plan(const Problem& problem, const Arithmetic& arithmetic);
+// For fprop and dgrad of 2-D images without stride whose rows have a dilation, of which the padding
+// is a multiple; both tensors have at least as many rows.
+std::unique_ptr<const Plan> dilated_rows_plan(const Problem& problem, const Arithmetic& arithmetic);
 // Where suits_winograd (core/winograd.h), in float32.
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> winograd_weights_plan(const Problem& problem,

@@ -16,26 +16,31 @@ class PlansInTurn : public Plan {
   void run(const Operands& operands) const override {
     for (const Part& part : parts_) {
       Operands here = operands;
-      here.data.x = static_cast<char*>(operands.data.x) + part.x;
-      here.data.w = static_cast<char*>(operands.data.w) + part.w;
+      here.data.x = static_cast<char*>(operands.data.x) + part.begin.x;
+      here.data.y = static_cast<char*>(operands.data.y) + part.begin.y;
+      here.data.w = static_cast<char*>(operands.data.w) + part.begin.w;
       part.plan->run(here);
     }
   }
 
  protected:
-  // x and w: where the part's begin in the problem's, in elements.
-  void add(std::unique_ptr<const Plan> plan, const Problem& problem, int64_t x, int64_t w = 0) {
+  // `begin`: where the part's data begin in the problem's, in elements.
+  void add(std::unique_ptr<const Plan> plan, const Problem& problem,
+           const PerRole<int64_t>& begin) {
     workspace = std::max(workspace, plan->workspace);
     bytes += plan->bytes + static_cast<int64_t>(sizeof(Part));
-    parts_.push_back({std::move(plan), x * element_bytes(problem.dtype),
-                      w * element_bytes(result_dtype(problem))});
+    const int64_t data = element_bytes(problem.dtype);
+    parts_.push_back({std::move(plan),
+                      {.x = begin.x * data,
+                       .w = begin.w * element_bytes(result_dtype(problem)),
+                       .y = begin.y * data}});
   }
   const std::string& first_kernel() const { return parts_.front().plan->kernel; }
 
  private:
   struct Part {
     std::unique_ptr<const Plan> plan;
-    int64_t x, w;  // bytes
+    PerRole<int64_t> begin;  // bytes
   };
 
   std::vector<Part> parts_;

@@ -26,14 +26,14 @@ class RowPhasesPlan : public PlansInTurn {
     whole.x.axes.back() *= row.stride;
     whole.w.axes.back() *= row.stride;
     add(plan_of({whole, problem.geometry.x_channels, 1}, data_plan(whole, arithmetic)), problem,
-        begin * pixel);
+        {.x = begin * pixel});
     kernel = "phases of a row in lanes, " + first_kernel();
     for (const Range& rest : {Range{0, begin}, Range{end, row.x}}) {
       if (rest.begin == rest.end) continue;
       Problem edge = problem;
       edge.geometry.axes.back().x = rest.end - rest.begin;
       edge.geometry.axes.back().pad += rest.begin;
-      add(data_plan(edge, arithmetic), problem, rest.begin * pixel);
+      add(data_plan(edge, arithmetic), problem, {.x = rest.begin * pixel});
     }
     bytes += static_cast<int64_t>(sizeof(RowPhasesPlan));
   }

@@ -331,6 +331,27 @@ bool row_phases(const Problem& p, int64_t lanes) {
   return row.y >= kLeastWindows && (g.x_channels <= lanes || joined > 1.05 * alone);
 }
 
+// Whether rows that leave the same remainder modulo the dilation should be planes of their own.
+// Time of the other plans over that of these, 2-D, operands that have to be copied, 100 random
+// layers of 3x3 to 7x7, two threads of Zen 5, 16 and 8 lanes:
+// - from twice as many channels as into and more, dilations from 4 on 0.9 to 5.7, 1.3 in the mean,
+//   of 2 and 3 0.5 to 1.5, 1.0;
+// - from fewer, dilations from 13 on 0.95 to 1.8, 1.2, but from less than a fourth as many 0.85 to
+//   1.0; of 4 to 12 0.75 to 1.25, 0.97;
+// - few pixels, of whose remainders some have a row more, 0.75 to 1.0.
+bool dilated_rows(const Problem& p) {
+  constexpr int64_t kFewPixels = 1024;
+  const Geometry& g = p.geometry;
+  const auto& [depth, rows, row] = g.axes;
+  if (p.wanted == Role::w || !pointwise(depth) || depth.x > 1) return false;
+  if (rows.k == 1 || rows.stride > 1 || rows.pad % rows.dilation != 0) return false;
+  if (std::min(rows.x, rows.y) < rows.dilation) return false;
+  if (rows.x % rows.dilation != 0 && g.batch * rows.y * row.y <= kFewPixels) return false;
+  const auto [from, into] = p.wanted == Role::y ? std::pair{g.x_channels, g.y_channels}
+                                                : std::pair{g.y_channels, g.x_channels};
+  return from >= 2 * into ? rows.dilation >= 4 : 4 * from >= into && rows.dilation >= 13;
+}
+
 // Whether dgrad should be computed phase by phase: the results of few windows fill the stage. Time
 // without phases over that with them, 2-D and 3-D, two layouts, 8 lanes (Zen 3): strides of 10 to
 // 32 from 256 windows on 1.0 to 2.9, 1.5 in the mean; fewer windows, which are too few for tiles of
@@ -410,6 +431,8 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (!pairs && tap_lanes(p, plain.lanes)) return simd::tap_lanes_plan(p, plain);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   if (pointwise_pixels(p, chosen.lanes)) return simd::pointwise_plan(p, chosen);
+  if (!simd::may_read_in_place(p, chosen) && dilated_rows(p))
+    return simd::dilated_rows_plan(p, chosen);
   return phased && p.wanted == Role::x ? simd::phased_plan(p, chosen, *phased)
                                        : simd::data_plan(p, chosen, phased);
 }

@@ -1,0 +1,153 @@
+// Which windows of a box are computed apart because taps of theirs are absent, and whether the
+// operand is read in place (data.h).
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "backends/simd/data.h"
+#include "backends/simd/edges.h"
+#include "backends/simd/plans.h"
+
+namespace convtbw::simd {
+
+namespace {
+
+// So many pieces of so many windows along an axis, which meet so many taps.
+struct Pieces {
+  int64_t windows, taps, count;
+};
+
+// What boxes of `size` windows consist of along an axis; where windows that meet different taps
+// are apart, and where they are not.
+struct PiecesOfAxis {
+  std::vector<Pieces> together, apart;
+  bool absent_taps = false;
+};
+
+void add(std::vector<Pieces>& pieces, int64_t windows, int64_t taps) {
+  for (Pieces& alike : pieces)
+    if (alike.windows == windows && alike.taps == taps) {
+      ++alike.count;
+      return;
+    }
+  pieces.push_back({windows, taps, 1});
+}
+
+PiecesOfAxis pieces_of(const Phase& phase, int64_t windows, int64_t size, int64_t extent) {
+  PiecesOfAxis pieces;
+  for (int64_t first = 0; first < windows; first += size) {
+    const Range box{std::max(first, phase.begin), std::min(first + size, phase.end)};
+    if (box.begin >= box.end) continue;
+    add(pieces.together, box.end - box.begin, phase.sliding.taps);
+    for_each_edge(phase.sliding, extent, box, [&](const Range& range, const Range& taps) {
+      add(pieces.apart, range.end - range.begin, taps.end - taps.begin);
+      pieces.absent_taps |= taps.end - taps.begin < phase.sliding.taps;
+    });
+  }
+  return pieces;
+}
+
+// What a piece costs, in products of a pixel and a tap: at least that of some pixels, and more.
+struct PieceCosts {
+  int64_t least_pixels;
+  double more;
+};
+
+// Of all boxes.
+double products(const PerAxis<PiecesOfAxis>& pieces, const PerAxis<bool>& edges,
+                const PieceCosts& costs) {
+  const auto along = [&](int a) -> const std::vector<Pieces>& {
+    return edges[a] ? pieces[a].apart : pieces[a].together;
+  };
+  double sum = 0;
+  for (const Pieces& p0 : along(0))
+    for (const Pieces& p1 : along(1))
+      for (const Pieces& p2 : along(2))
+        for (const Pieces& p3 : along(3)) {
+          const int64_t pixels = p0.windows * p1.windows * p2.windows * p3.windows;
+          const int64_t taps = p1.taps * p2.taps * p3.taps;
+          const int64_t alike = p0.count * p1.count * p2.count * p3.count;
+          sum += static_cast<double>(alike) *
+                 (static_cast<double>(std::max(pixels, costs.least_pixels) * taps) + costs.more);
+        }
+  return sum;
+}
+
+}  // namespace
+
+bool may_read_in_place(const Problem& p, const Arithmetic& arithmetic) {
+  const DataStrides& operand = p.wanted == Role::y ? p.x : p.y;
+  if (operand.channel != 1) return false;
+  if (p.dtype == Dtype::f32 || p.dtype == Dtype::f64) return true;
+  const auto whole_pairs = [](int64_t stride) { return stride % 2 == 0; };
+  return p.dtype == Dtype::bf16 && arithmetic.pairs && whole_pairs(operand.batch) &&
+         std::ranges::all_of(operand.axes, whole_pairs);
+}
+
+// Where nothing is packed, all windows that have absent taps are apart, for no zeros are there to
+// be met. Else along the axes for which the fewest products are left; not along rows whose pairs
+// run on, where taps are not apart.
+DataPlan::Products DataPlan::choose_edges() {
+  // As many sums as two multiplications a cycle, four cycles long, keep busy; and the cycles of a
+  // piece beside its products. With half as many sums 7x7 pixels under 3x3 taps took 1.05 to 1.15
+  // times as long, without the cycles 4x4 of stride 2 to 2x16 channels 1.3 times; 100 are alike
+  // (Zen 5).
+  constexpr int64_t kSums = 8, kCycles = 50;
+  const int64_t vectors = blocks_.front().vectors;
+  const int64_t steps = ceil_div(in_channels_, weights_.elements_of_unit());
+  const PieceCosts costs{ceil_div(kSums, vectors),
+                         2.0 * kCycles / static_cast<double>(steps * vectors)};
+  Products all{0, 0};
+  edges_.clear();
+  for (const BoxPhase& phase : phases_) {
+    PerAxis<PiecesOfAxis> pieces;
+    PerAxis<bool> absent_taps{};
+    for (int a = 0; a < kBoxRank; ++a) {
+      pieces[a] = pieces_of(*phase.axes[a], grid_.extent[a], grid_.size[a], in_.extent[a]);
+      absent_taps[a] = pieces[a].absent_taps;
+    }
+    const double present = products(pieces, absent_taps, costs);
+    PerAxis<bool> best{};
+    double least = products(pieces, best, costs);
+    for (int axes = 1; axes < 8; ++axes) {
+      const PerAxis<bool> edges{false, (axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0};
+      if (edges[3] && pairs_run_on_) continue;
+      const double left = products(pieces, edges, costs);
+      if (left < least) {
+        least = left;
+        best = edges;
+      }
+    }
+    edges_.push_back(reads_in_place_ ? absent_taps : best);
+    all.least += least;
+    all.present += present;
+  }
+  return all;
+}
+
+// Time of copying over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs (Zen
+// 5, 16 lanes, 140 layers): by elements that are copied for each product of a vector, below 0.06
+// 0.9 to 1.05, to 0.1 1.0 to 1.1, to 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to
+// 4.5. But an operand in main memory is fetched in time where it is copied: of 13 to 67 MB 0.45 to
+// 1.0 where every element is copied once, or few for each product.
+bool DataPlan::better_in_place(const Products& products) const {
+  constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
+  constexpr double kFarBytes = 8 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
+  if (turns_.size() > 1 || !may_read_in_place(problem_, arithmetic_) || pairs_run_on_) return false;
+  double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) /
+                  static_cast<double>(problem_.geometry.groups);
+  double positions = 1;
+  for (int a = 0; a < kBoxRank; ++a) {
+    copied *= static_cast<double>(turns_.front().strips[a].length);
+    positions *= static_cast<double>(in_.extent[a]);
+  }
+  double vectors = 0;
+  for (const LaneBlock& block : blocks_) vectors += block.vectors;
+  const double share = copied / (products.least * vectors);
+  if (data_bytes(problem_, operand_) > kFarBytes &&
+      (share < kLeastShare || copied < kLeastCopies * positions))
+    return false;
+  return products.least * (1 + kOfCopy * share) > kLeastGain * products.present;
+}
+
+}  // namespace convtbw::simd
