@@ -17,8 +17,8 @@ def problem(
     *,
     into: int = 20,
     stride: int | tuple[int, ...] = 1,
-    pad: int = 0,
-    dilation: int = 1,
+    pad: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     data_format: str = "NCX",
     weights_format: str = "OIX",
@@ -26,15 +26,17 @@ def problem(
 ) -> Call:
     """fprop, or dgrad, from so many channels of each group into so many.
 
-    A dilation is of the last axis alone.
+    A dilation that is a number is of the last axis alone.
     """
     axes = len(kernel)
     x_channels, y_channels = (channels, into) if partial == "fprop" else (into, channels)
+    dilations = (1,) * (axes - 1) + (dilation,) if isinstance(dilation, int) else dilation
+    pads = [pad] * axes if isinstance(pad, int) else [*pad]
     attributes = {
         "strides": [stride] * axes if isinstance(stride, int) else [*stride],
-        "pads_begin": [pad] * axes,
-        "pads_end": [pad] * axes,
-        "dilations": [1] * (axes - 1) + [dilation],
+        "pads_begin": pads,
+        "pads_end": pads,
+        "dilations": [*dilations],
         "groups": groups,
         "data_format": data_format,
         "weights_format": weights_format,

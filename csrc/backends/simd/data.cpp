@@ -193,22 +193,23 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
     const Turn& turn = turns_[step % turns];
     const Place place{reads_in_place_ ? in + chunk.first * bytes : buffer, c, c_stride, a_rows,
                       c_rows};
-    // In what is packed: units, or elements of bfloat16 as they are.
-    const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
-    const Panel panel{chunk.first,
-                      chunk.channels,
-                      0,
-                      row_elements(turn.packing.strips[3].length, chunk) / packed_elements,
-                      chunk.position / packed_elements,
-                      1};
-    if (!reads_in_place_) pack_box(turn.packing, in, box, &panel, 1, buffer);
     const bool last = step + 1 == steps;
-    const Chunk& next_chunk = chunks_[last ? 0 : (step + 1) / turns];
     BoxPrefetch prefetch;
-    if (!reads_in_place_)
+    if (!reads_in_place_) {
+      // In what is packed: units, or elements of bfloat16 as they are.
+      const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
+      const Panel panel{chunk.first,
+                        chunk.channels,
+                        0,
+                        row_elements(turn.packing.strips[3].length, chunk) / packed_elements,
+                        chunk.position / packed_elements,
+                        1};
+      pack_box(turn.packing, in, box, &panel, 1, buffer);
+      const Chunk& next_chunk = chunks_[last ? 0 : (step + 1) / turns];
       prefetch = BoxPrefetch(turns_[(step + 1) % turns].packing,
                              last ? in_data(operands, next_part.group) : in, last ? next_box : box,
                              next_chunk.first, next_chunk.channels, tiles);
+    }
     BoxPrefetch results;
     if (far_ && last)
       results = BoxPrefetch(unpacking_, out, positions, 0,

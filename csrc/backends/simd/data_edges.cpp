@@ -1,7 +1,7 @@
 // Which windows of a box are computed apart because taps of theirs are absent, and whether the
 // operand is read in place (data.h).
 #include <algorithm>
-#include <array>
+#include <utility>
 #include <vector>
 
 #include "backends/simd/data.h"
@@ -24,13 +24,15 @@ struct PiecesOfAxis {
   bool absent_taps = false;
 };
 
-void add(std::vector<Pieces>& pieces, int64_t windows, int64_t taps) {
-  for (Pieces& alike : pieces)
-    if (alike.windows == windows && alike.taps == taps) {
-      ++alike.count;
-      return;
-    }
-  pieces.push_back({windows, taps, 1});
+std::vector<Pieces> counted(std::vector<Pieces> pieces) {
+  const auto key = [](const Pieces& p) { return std::pair{p.windows, p.taps}; };
+  std::ranges::sort(pieces, {}, key);
+  std::vector<Pieces> counted;
+  for (const Pieces& p : pieces) {
+    if (counted.empty() || key(counted.back()) != key(p)) counted.push_back({p.windows, p.taps, 0});
+    counted.back().count += p.count;
+  }
+  return counted;
 }
 
 PiecesOfAxis pieces_of(const Phase& phase, int64_t windows, int64_t size, int64_t extent) {
@@ -38,13 +40,14 @@ PiecesOfAxis pieces_of(const Phase& phase, int64_t windows, int64_t size, int64_
   for (int64_t first = 0; first < windows; first += size) {
     const Range box{std::max(first, phase.begin), std::min(first + size, phase.end)};
     if (box.begin >= box.end) continue;
-    add(pieces.together, box.end - box.begin, phase.sliding.taps);
+    pieces.together.push_back({box.end - box.begin, phase.sliding.taps, 1});
     for_each_edge(phase.sliding, extent, box, [&](const Range& range, const Range& taps) {
-      add(pieces.apart, range.end - range.begin, taps.end - taps.begin);
+      pieces.apart.push_back({range.end - range.begin, taps.end - taps.begin, 1});
       pieces.absent_taps |= taps.end - taps.begin < phase.sliding.taps;
     });
   }
-  return pieces;
+  return {counted(std::move(pieces.together)), counted(std::move(pieces.apart)),
+          pieces.absent_taps};
 }
 
 // What a piece costs, in products of a pixel and a tap: at least that of some pixels, and more.

@@ -218,12 +218,12 @@ void DataPlan::choose_sizes() {
   buffer_units_ = reads_in_place_ ? 0
                                   : strips[0].length * strips[1].length * strips[2].length *
                                         largest / weights_.elements_of_unit();
-  for (Turn& turn : turns_) {
-    if (reads_in_place_) break;
-    turn.packing.strips = turn.strips;
-    // Rows whose last unit is half empty do not follow each other.
-    if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
-  }
+  if (!reads_in_place_)
+    for (Turn& turn : turns_) {
+      turn.packing.strips = turn.strips;
+      // Rows whose last unit is half empty do not follow each other.
+      if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
+    }
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
