@@ -87,18 +87,19 @@ bool may_read_in_place(const Problem& p, const Arithmetic& arithmetic) {
          std::ranges::all_of(operand.axes, whole_pairs);
 }
 
-// Where nothing is packed, all windows that have absent taps are apart, for no zeros are there to
+// Where nothing is packed, all windows that have absent taps are apart, for there are no zeros to
 // be met. Else along the axes for which the fewest products are left; not along rows whose pairs
 // run on, where taps are not apart.
 DataPlan::Products DataPlan::choose_edges() {
-  // As many sums as two multiplications a cycle, four cycles long, keep busy; and the cycles of a
-  // piece beside its products. With half as many sums 7x7 pixels under 3x3 taps took 1.05 to 1.15
-  // times as long, without the cycles 4x4 of stride 2 to 2x16 channels 1.3 times; 100 are alike
-  // (Zen 5).
-  constexpr int64_t kSums = 8, kCycles = 50;
+  // As many sums as two multiplications a cycle, four cycles long, keep busy; as many pixels as
+  // weights from the second-level cache keep up with; and the cycles of a piece beside its
+  // products. With half as many sums 7x7 pixels under 3x3 taps took 1.05 to 1.15 times as long,
+  // with half as many pixels 512 channels of them 1.12 times (16 lanes), without the cycles 4x4 of
+  // stride 2 to 2x16 channels 1.3 times, with half of them 7x7 of stride 4 to 2x50 1.1 (Zen 5).
+  constexpr int64_t kSums = 8, kPixels = 4, kCycles = 100;
   const int64_t vectors = blocks_.front().vectors;
   const int64_t steps = ceil_div(in_channels_, weights_.elements_of_unit());
-  const PieceCosts costs{ceil_div(kSums, vectors),
+  const PieceCosts costs{std::max(kPixels, ceil_div(kSums, vectors)),
                          2.0 * kCycles / static_cast<double>(steps * vectors)};
   Products all{0, 0};
   edges_.clear();
@@ -128,17 +129,19 @@ DataPlan::Products DataPlan::choose_edges() {
   return all;
 }
 
-// Time of copying over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs (Zen
-// 5, 16 lanes, 140 layers): by elements that are copied for each product of a vector, below 0.06
-// 0.9 to 1.05, to 0.1 1.0 to 1.1, to 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to
-// 4.5. But an operand in main memory is fetched in time where it is copied: of 13 to 67 MB 0.45 to
-// 1.0 where every element is copied once, or few for each product.
+// Time of copying over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs, by
+// elements that are copied for each product of a vector (Zen 5, 16 lanes, 140 layers; with 8 lanes,
+// 51 of those chosen, 0.95 to 3, 1.3 in the mean): below 0.06 0.9 to 1.05, to 0.1 1.0 to 1.1, to
+// 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. But an operand in main memory
+// is fetched in time where it is copied: of 13 to 67 MB 0.45 to 1.0 where every element is copied
+// once, or few for each product. So is one group of several, whose pixels lie apart: 2 images of
+// 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
 bool DataPlan::better_in_place(const Products& products) const {
   constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
   constexpr double kFarBytes = 8 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
   if (turns_.size() > 1 || !may_read_in_place(problem_, arithmetic_) || pairs_run_on_) return false;
-  double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) /
-                  static_cast<double>(problem_.geometry.groups);
+  const auto groups = static_cast<double>(problem_.geometry.groups);
+  double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) / groups;
   double positions = 1;
   for (int a = 0; a < kBoxRank; ++a) {
     copied *= static_cast<double>(turns_.front().strips[a].length);
@@ -147,7 +150,7 @@ bool DataPlan::better_in_place(const Products& products) const {
   double vectors = 0;
   for (const LaneBlock& block : blocks_) vectors += block.vectors;
   const double share = copied / (products.least * vectors);
-  if (data_bytes(problem_, operand_) > kFarBytes &&
+  if (data_bytes(problem_, operand_) > kFarBytes / groups &&
       (share < kLeastShare || copied < kLeastCopies * positions))
     return false;
   return products.least * (1 + kOfCopy * share) > kLeastGain * products.present;
