@@ -4,7 +4,7 @@
 
 namespace convtbw {
 
-bool suits_winograd(const Problem& all) {
+bool suits_winograd(const Problem& all, int64_t lanes) {
   const Problem p = one_slice(all);
   // Time of the direct method over that of tiles, 3x3, 8 lanes, Zen 5: of 49 tiles 1.0 with 16
   // channels, 1.08 to 1.25 with 32 to 512; of 196 1.07 with 16, 1.4 to 1.5; of 392 1.3 with 16, 1.6
@@ -25,6 +25,12 @@ bool suits_winograd(const Problem& all) {
   // lanes): 64 channels, 4 in all, and 16 times 64, 0.65 to 1.0; 4 times 320 to 512, and 16 times
   // 128, 0.7 to 1.8; more 1.6 to 6. Dilation of 3: 0.8 to 0.9 with 8 lanes, 0.9 to 2.4 with 16.
   constexpr int64_t kMostChannelsApart = 1024, kSpoiledDilation = 3;
+  // The same, 3x3, 22 random layers (Zen 5): with 16 lanes and a dilation of 2 up to 256 channels
+  // of 1000 tiles and more 1.0 to 1.55, of 784 0.86 to 0.96 with 32, 1.1 to 1.15 with 64, fewer
+  // tiles or more channels 0.62 to 0.93; of 4 0.58 to 1.08. With 8 lanes a dilation of 4 into 16
+  // channels 0.65 to 0.95, into more 0.93 to 1.2.
+  constexpr int64_t kManyTiles = 1000, kSomeTiles = 700, kSomeChannels = 64, kMostOf16Lanes = 256;
+  constexpr int64_t kLeastInto = 32;
   // wgrad with dilations of 3 and 4, the same, 0.65 to 0.9, but of 256 channels of x and 64 of y
   // 0.9 to 1.75, and of up to 64 on a side over 1024 pixels 1.25 to 1.75.
   constexpr int64_t kFewPixels = 1024, kFewChannels = 64;
@@ -69,6 +75,14 @@ bool suits_winograd(const Problem& all) {
   }
   if (p.wanted != Role::w && two_taps && summed < kLeastChannelsOfTwoTaps) return false;
   if (p.wanted != Role::w && spread > kMostChannelsApart) return false;
+  if (p.wanted != Role::w && most_apart > 1) {
+    const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+    const int64_t into = p.wanted == Role::y ? g.y_channels : g.x_channels;
+    if (lanes > 8 ? most_apart > 2 || more > kMostOf16Lanes ||
+                        tiles < (few < kSomeChannels ? kManyTiles : kSomeTiles)
+                  : most_apart > 2 && into < kLeastInto)
+      return false;
+  }
   if (p.wanted == Role::w && most_apart > 2 &&
       (g.x_channels > 2 * g.y_channels || (std::min(g.x_channels, g.y_channels) <= kFewChannels &&
                                            g.batch * g.axes[1].y * g.axes[2].y <= kFewPixels)))

@@ -28,7 +28,7 @@ class DilatedRowsPlan : public PlansInTurn {
         strides[0] = count > 1 ? row : 0;
         strides[1] = d * row;
       }
-      const bool winograd = arithmetic.winograd && suits_winograd(planes);
+      const bool winograd = arithmetic.winograd && suits_winograd(planes, arithmetic.lanes);
       add(winograd ? winograd_plan(planes, arithmetic) : data_plan(planes, arithmetic), problem,
           {.x = remainders.begin * problem.x.axes[1], .y = remainders.begin * problem.y.axes[1]});
     }

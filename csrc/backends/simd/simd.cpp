@@ -70,13 +70,36 @@ bool few_channels_a_group(const Problem& p, int64_t lanes) {
   return few < (p.x.channel == 1 || p.y.channel == 1 ? 9 : 5);
 }
 
+bool dilated(const Geometry& g) {
+  return std::ranges::any_of(g.axes,
+                             [](const Axis& axis) { return axis.k > 1 && axis.dilation > 1; });
+}
+
+// Of all taps of all windows the part that meets x.
+double present_taps(const Geometry& g) {
+  double present = 1;
+  for (const Axis& axis : g.axes) {
+    int64_t windows = 0;
+    for (int64_t k = 0; k < axis.k; ++k) {
+      const Range range = incident(axis, k, {0, axis.x});
+      windows += std::max<int64_t>(0, range.end - range.begin);
+    }
+    present *= static_cast<double>(windows) / static_cast<double>(axis.k * axis.y);
+  }
+  return present;
+}
+
 // Whether lanes should be pixels, rather than the result's channels. Time of channels in lanes over
 // that of pixels, 360 random layers, k2 to k16, two layouts, float32 and bfloat16 (Zen 5):
 // - 16 lanes, fewer than 12 channels 1.75 to 2.2 in the mean, 12 to 24 0.55 to 0.7 (of one axis,
 //   up to four taps, 1.1 to 1.2);
 // - 8 lanes, fewer than 8 channels 1.9, 8 to 24 0.65 to 0.7; but 9 to 12 and 17, 18 from at least 8
 //   times as many 1.15;
-// - pixels that are not neighbours share nothing: strides of fprop 0.35 to 0.8.
+// - pixels that are not neighbours share nothing: strides of fprop 0.35 to 0.8;
+// - taps that are absent are multiplied. With dilations, 64x64 and 33x33, 2-D, by the channels'
+//   square root over the parts of taps that are present and of vectors that pixels fill: 16 lanes
+//   up to 3 1.6 to 3.2, 3.5 1.4 to 1.5, 5 0.75 to 1.3, more 0.3 to 1.0; 8 lanes up to 3 1.05
+//   to 2.7, more 0.5 to 1.0 (k3 and k7, dilations of 2 to 18).
 bool few_channels(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   const Axis& last = g.axes.back();
@@ -84,9 +107,14 @@ bool few_channels(const Problem& p, int64_t lanes) {
   const int64_t channels = fprop ? g.y_channels : g.x_channels;
   const int64_t others = fprop ? g.x_channels : g.y_channels;
   if (fprop && last.stride > 1) return false;
-  if (2 * channels < lanes) return true;
   const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
   const int64_t pixels = fprop ? last.x : last.y;
+  if (dilated(g)) {
+    const double filled = static_cast<double>(pixels) / static_cast<double>(padded(pixels));
+    const double most = (lanes > 8 ? 5.0 : 3.2) * filled * present_taps(g);
+    if (static_cast<double>(channels) > most * most) return false;
+  }
+  if (2 * channels < lanes) return true;
   if (pixels * padded(channels) < channels * padded(pixels)) return false;
   if (channels < (lanes > 8 ? 12 : 8)) return true;
   return channels <= 24 && others >= 8 * channels && 4 * channels <= 3 * padded(channels);
@@ -416,7 +444,7 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                ? simd::grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)
                : simd::grouped_data_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr);
   }
-  if (chosen.winograd && suits_winograd(p))
+  if (chosen.winograd && suits_winograd(p, chosen.lanes))
     return p.wanted == Role::w ? simd::winograd_weights_plan(p, chosen)
                                : simd::winograd_plan(p, chosen);
   const std::optional<int> phased = phased_axis(p);

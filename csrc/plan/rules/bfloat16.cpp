@@ -19,7 +19,9 @@ namespace convtbw {
 //   mean; of others from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and
 //   more, up to 6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all
 //   others 0.75;
-// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7.
+// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7;
+// - fprop and dgrad with dilations of 4 and more 0.4 to 1.2, 0.9 in the mean, from or into up to 16
+//   channels 0.75 to 1.35.
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))
@@ -32,6 +34,8 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const int64_t pixels = pixels_of_y(g);
   const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
+  const auto widely_dilated = [](const Axis& axis) { return axis.k > 1 && axis.dilation >= 4; };
+  if (p.wanted != Role::w && few > 16 && std::ranges::any_of(g.axes, widely_dilated)) return false;
   const Axis& row = g.axes.back();
   const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;

@@ -93,17 +93,20 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 //   others 0.8 to 1.6;
 // - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95
 // to 1.08;
-//   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's.
+//   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
+// - dilations whose padding is wider than 10, channels first, which oneDNN may compute as products
+//   of matrices, AVX-512 kernels of both, two threads of Zen 5, 0.35 to 1.06.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
   const Axis& columns = g.axes[2];
-  constexpr int64_t kLongSum = 4096;
+  constexpr int64_t kLongSum = 4096, kWidePadding = 10;
   if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
   if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
+  if (!channels_last && columns.dilation > 1 && columns.pad >= kWidePadding) return false;
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
   if (few_beside(p, g.x_channels, g.y_channels)) return false;
@@ -294,7 +297,7 @@ bool one_tap_in_padding(const Problem& p) {
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (suits_winograd(p))
+  if (suits_winograd(p, avx512 ? 16 : 8))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
            (intel && outweighs_few_channels(p));
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided

@@ -108,7 +108,8 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool as_many = few == more;
   constexpr int64_t kLanes512 = 16, kLanes = 8;
   const bool broadcasts = groups_fill_vectors(p, avx512 ? kLanes512 : kLanes);
-  if (suits_winograd(p)) return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
+  if (suits_winograd(p, avx512 ? kLanes512 : kLanes))
+    return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
       avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
   if (slides)
