@@ -118,10 +118,27 @@ def test_what_is_not_finite_reaches_its_own_results_alone(target: str, value: fl
 
 
 @every_target
+def test_padding_that_is_no_multiple_of_the_dilation(target: str) -> None:
+    """Rows of one tensor have other remainders than those of the other."""
+    with torch_ops.backends.use("simd", target):
+        for before, behind, served in ((5, 7, False), (4, 6, False), (0, 10, True)):
+            call = layer("fprop", (30, 18), dtype=torch.float32)
+            pads = {"pads_begin": [before, 5], "pads_end": [behind, 5]}
+            call = Call(call.name, call.operands, call.attributes | pads)
+            assert (PLAN in call.kernel()) == served
+            assert torch.equal(call.run(), call.exact()), (before, behind)
+            y = integers(*call.run().shape)
+            shape = {"src_shape": [*call.operands[0].shape]}
+            dgrad = Call(
+                "convolution_backward_data", (y, call.operands[1]), call.attributes | shape
+            )
+            assert torch.equal(dgrad.run(), dgrad.exact()), (before, behind)
+
+
+@every_target
 def test_other_dilations_have_other_plans(target: str) -> None:
     with torch_ops.backends.use("simd", target):
         for what, pixels, attributes in (
-            ("padding that is no multiple", (30, 18), {"pad": (4, 5)}),
             ("a stride", (30, 18), {"stride": (2, 1)}),
             ("few pixels, some remainders with a row more", (21, 18), {}),
             ("a small dilation", (30, 18), {"dilation": (3, 5), "pad": (3, 5)}),

@@ -25,8 +25,9 @@ std::unique_ptr<const Plan> tap_lanes_plan(const Problem& problem, const Arithme
 // axis, where x has at least one stride; its pixels, their channels and the taps of these lie side
 // by side.
 std::unique_ptr<const Plan> row_phases_plan(const Problem& problem, const Arithmetic& arithmetic);
-// For fprop and dgrad of 2-D images without stride whose rows have a dilation, of which the padding
-// is a multiple; both tensors have at least as many rows.
+// For fprop and dgrad of 2-D images without stride whose rows have a dilation. Multiples of it are
+// the padding before the rows of x and the difference between the tensors' rows, of which each has
+// at least as many.
 std::unique_ptr<const Plan> dilated_rows_plan(const Problem& problem, const Arithmetic& arithmetic);
 // Where suits_winograd (core/winograd.h), in float32.
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);

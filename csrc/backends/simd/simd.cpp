@@ -372,7 +372,8 @@ bool dilated_rows(const Problem& p) {
   const Geometry& g = p.geometry;
   const auto& [depth, rows, row] = g.axes;
   if (p.wanted == Role::w || !pointwise(depth) || depth.x > 1) return false;
-  if (rows.k == 1 || rows.stride > 1 || rows.pad % rows.dilation != 0) return false;
+  if (rows.k == 1 || rows.stride > 1) return false;
+  if (rows.pad % rows.dilation != 0 || (rows.x - rows.y) % rows.dilation != 0) return false;
   if (std::min(rows.x, rows.y) < rows.dilation) return false;
   if (rows.x % rows.dilation != 0 && g.batch * rows.y * row.y <= kFewPixels) return false;
   const auto [from, into] = p.wanted == Role::y ? std::pair{g.x_channels, g.y_channels}
