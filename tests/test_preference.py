@@ -298,6 +298,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 3, 56, 64, **dense) == "onednn"
         assert served("convolution_backward_data", 3, 56, 64, **dense, stride=2) == "simd"
         assert served("convolution_backward_data", 3, 56, 3, **dense) == "simd"
+        assert served("convolution", 3, 56, 64, **dense, dilation=2) == "onednn"
+        assert served("convolution", 3, 56, 64, **dense, dilation=4) == "simd"
+        assert served("convolution_backward_data", 3, 56, 64, **dense, dilation=4) == "simd"
         upsampling = dense | {"stride": 2, "results": 16}
         assert served("convolution_backward_data", 4, 64, 12, **upsampling) == "simd"
         assert served("convolution_backward_data", 3, 64, 12, **upsampling) == "onednn"

@@ -133,12 +133,12 @@ DataPlan::Products DataPlan::choose_edges() {
 // elements that are copied for each product of a vector (Zen 5, 16 lanes, 140 layers; with 8 lanes,
 // 51 of those chosen, 0.95 to 3, 1.3 in the mean): below 0.06 0.9 to 1.05, to 0.1 1.0 to 1.1, to
 // 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. But an operand in main memory
-// is fetched in time where it is copied: of 13 to 67 MB 0.45 to 1.0 where every element is copied
-// once, or few for each product. So is one group of several, whose pixels lie apart: 2 images of
-// 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
+// is fetched in time where it is copied: of 25 to 67 MB 0.45 to 1.0 where every element is copied
+// once, or few for each product (of 9 to 13 MB 1.0 to 1.4). So is one group of several, whose
+// pixels lie apart: 2 images of 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
 bool DataPlan::better_in_place(const Products& products) const {
   constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
-  constexpr double kFarBytes = 8 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
+  constexpr double kFarBytes = 16 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
   if (turns_.size() > 1 || !may_read_in_place(problem_, arithmetic_) || pairs_run_on_) return false;
   const auto groups = static_cast<double>(problem_.geometry.groups);
   double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) / groups;

@@ -29,7 +29,8 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 // Dense problems in 3-D in float32 that are none for Winograd's filtering. Times of simd over
 // oneDNN, AVX-512 kernels of both (AVX2 kernels 0.95 to 1.05, wgrad 0.3 to 0.8), two threads of
 // Zen 4, 210 random layers of 8 to 128 channels:
-// - fprop with strides, channels last, 1.08 to 1.44, once 0.93; channels first 0.7 to 1.2;
+// - fprop with strides, channels last, 1.08 to 1.44, once 0.93 (Zen 5 0.15 to 1.05, mostly 0.8
+//   to 1.0); channels first 0.7 to 1.2;
 // - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
 //   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
 // - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
@@ -54,7 +55,7 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
   }
   if (strides) {
     if (few < 8 || !unit_dilations(g)) return false;
-    if (p.wanted == Role::y) return channels_last;
+    if (p.wanted == Role::y) return channels_last && !is_zen_5();
     if (p.wanted == Role::x || !up_to(4)) return false;
     return channels_last ? up_to(2) || !up_to(3) : few == 16 && !up_to(3);
   }
