@@ -72,6 +72,16 @@ class Call:
     def kernel(self) -> str:
         return torch_ops.backends.explain(self.name, *self.operands, **self.attributes).kernel
 
+    def is_exact_of(self, memory: Tensor, plan: str, strides: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether the plan yields what is exact of operands that lie in memory with each of these
+        strides."""
+        first, *others = self.operands
+        calls = [
+            Call(self.name, (memory.as_strided(first.shape, each, 3), *others), self.attributes)
+            for each in strides
+        ]
+        return all(plan in call.kernel() and call.is_exact() for call in calls)
+
 
 def call_of(partial: str, x: Tensor, w: Tensor, y: Tensor, layer: Layer) -> Call:
     attributes = layer.attributes()
