@@ -56,6 +56,16 @@ constexpr Range incident(const Axis& axis, int64_t k, Range h_range) {
           std::min(axis.y, floor_div(h_range.end - 1 + shift, axis.stride) + 1)};
 }
 
+// Of all taps of all windows of the axis, those that meet x.
+constexpr int64_t present_taps(const Axis& axis) {
+  int64_t taps = 0;
+  for (int64_t k = 0; k < axis.k; ++k) {
+    const Range windows = incident(axis, k, {0, axis.x});
+    taps += std::max<int64_t>(0, windows.end - windows.begin);
+  }
+  return taps;
+}
+
 // The extent of a dilated kernel window. Int is int64_t or SymInt, here and below.
 template <class Int>
 Int effective_kernel(const Int& k, int64_t dilation) {

@@ -65,12 +65,7 @@ bool suits_winograd(const Problem& all, int64_t lanes) {
                                                 : floor_div(axis.x - 1 + axis.pad, axis.stride) -
                                                       floor_div(axis.pad, axis.stride) + 1;
     const int64_t across = apart * ceil_div(ceil_div(windows, apart), results);
-    int64_t products = 0;
-    for (int64_t k = 0; k < axis.k; ++k) {
-      const Range windows_of_tap = incident(axis, k, {0, axis.x});
-      products += std::max<int64_t>(0, windows_of_tap.end - windows_of_tap.begin);
-    }
-    gain *= static_cast<double>(products) / static_cast<double>(4 * across * phases);
+    gain *= static_cast<double>(present_taps(axis)) / static_cast<double>(4 * across * phases);
     tiles *= across;
   }
   if (p.wanted != Role::w && two_taps && summed < kLeastChannelsOfTwoTaps) return false;

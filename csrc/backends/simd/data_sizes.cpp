@@ -51,7 +51,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   // channels and 64 phases (Zen 4). With phases of the other axes alone 0.6 to 1.0 of the time,
   // but 1.1 to 1.3 of results of 44 MB (21 channels, 16x16 of stride 8, Zen 5).
   const bool shared_lines = out_channels_ * element() % 64 != 0 && axes_[3].step > 1;
-  staged_ = transposed || shared_lines || (rounded() && !complete_);
+  bool staged = transposed || shared_lines || (rounded() && !complete_);
 
   const Pairing pairing = arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;
   turns_.push_back({axes_, {}, {&arithmetic, in_, {}, pairing, pairs_run_on_}, 0, 0});
@@ -59,10 +59,9 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
     const std::vector<PhasedAxis> rows = fprop_phases(problem.geometry.axes[*phased]);
     turns_.resize(rows.size(), turns_.front());
     for (size_t i = 0; i < rows.size(); ++i) turns_[i].axes[*phased + 1] = rows[i];
-    staged_ |= rounded();  // sums of all turns are rounded once
+    staged |= rounded();  // sums of all turns are rounded once
   }
 
-  const bool staged = staged_;
   lay_out(staged);
   if (better_in_place(choose_edges())) {
     reads_in_place_ = true;

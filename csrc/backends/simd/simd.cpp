@@ -76,16 +76,10 @@ bool dilated(const Geometry& g) {
 }
 
 // Of all taps of all windows the part that meets x.
-double present_taps(const Geometry& g) {
+double present_part(const Geometry& g) {
   double present = 1;
-  for (const Axis& axis : g.axes) {
-    int64_t windows = 0;
-    for (int64_t k = 0; k < axis.k; ++k) {
-      const Range range = incident(axis, k, {0, axis.x});
-      windows += std::max<int64_t>(0, range.end - range.begin);
-    }
-    present *= static_cast<double>(windows) / static_cast<double>(axis.k * axis.y);
-  }
+  for (const Axis& axis : g.axes)
+    present *= static_cast<double>(present_taps(axis)) / static_cast<double>(axis.k * axis.y);
   return present;
 }
 
@@ -111,7 +105,7 @@ bool few_channels(const Problem& p, int64_t lanes) {
   const int64_t pixels = fprop ? last.x : last.y;
   if (dilated(g)) {
     const double filled = static_cast<double>(pixels) / static_cast<double>(padded(pixels));
-    const double most = (lanes > 8 ? 5.0 : 3.2) * filled * present_taps(g);
+    const double most = (lanes > 8 ? 5.0 : 3.2) * filled * present_part(g);
     if (static_cast<double>(channels) > most * most) return false;
   }
   if (2 * channels < lanes) return true;

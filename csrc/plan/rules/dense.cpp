@@ -298,7 +298,7 @@ bool one_tap_in_padding(const Problem& p) {
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (suits_winograd(p, avx512 ? 16 : 8))
+  if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
            (intel && outweighs_few_channels(p));
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided

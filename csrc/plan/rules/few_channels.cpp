@@ -48,7 +48,7 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
 bool suits_few_channels_kernels_in_planes(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const int64_t channels = g.y_channels, pixels = g.axes[2].y, taps = g.taps();
-  if (channels % (avx512 ? 16 : 8) != 0) return false;
+  if (channels % lanes_of(avx512) != 0) return false;
   if (avx512) return g.rank > 1 && pixels < (g.rank == 2 ? 60 : 32);
   if (g.rank == 2) return pixels < 40 || channels > 48;
   return taps > (g.rank == 1 ? 5 : 8);

@@ -106,9 +106,8 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
-  constexpr int64_t kLanes512 = 16, kLanes = 8;
-  const bool broadcasts = groups_fill_vectors(p, avx512 ? kLanes512 : kLanes);
-  if (suits_winograd(p, avx512 ? kLanes512 : kLanes))
+  const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
+  if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
       avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));

@@ -13,6 +13,9 @@ inline bool has_channels_last(const Problem& p) {
   return (p.geometry.groups * p.geometry.x_channels > 1 ? p.x : p.y).channel == 1;
 }
 
+// Of a vector of float32.
+constexpr int64_t lanes_of(bool avx512) { return avx512 ? 16 : 8; }
+
 inline double data_bytes_of_both(const Problem& p) {
   return data_bytes(p, Role::x) + data_bytes(p, Role::y);
 }
