@@ -60,7 +60,11 @@ class Call:
 
     def exact(self) -> Tensor:
         """By the reference, in float64; of the operands' dtype."""
-        doubles = Call(self.name, tuple(t.double() for t in self.operands), self.attributes)
+        attributes = {
+            name: value.double() if isinstance(value, Tensor) else value
+            for name, value in self.attributes.items()
+        }
+        doubles = Call(self.name, tuple(t.double() for t in self.operands), attributes)
         with torch_ops.backends.use("reference"):
             return doubles.run().to(self.operands[0].dtype)
 
@@ -72,15 +76,17 @@ class Call:
     def kernel(self) -> str:
         return torch_ops.backends.explain(self.name, *self.operands, **self.attributes).kernel
 
-    def is_exact_of(self, memory: Tensor, plan: str, strides: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether the plan yields what is exact of operands that lie in memory with each of these
-        strides."""
+    def with_bias(self, bias: Tensor) -> Call:
+        return Call(self.name, self.operands, self.attributes | {"bias": bias})
+
+    def assert_exact_of(self, memory: Tensor, plan: str, *strides: tuple[int, ...]) -> None:
+        """That the plan yields what is exact of operands in memory, with each of these strides."""
         first, *others = self.operands
-        calls = [
-            Call(self.name, (memory.as_strided(first.shape, each, 3), *others), self.attributes)
-            for each in strides
-        ]
-        return all(plan in call.kernel() and call.is_exact() for call in calls)
+        for each in strides:
+            operands = (memory.as_strided(first.shape, each, 3), *others)
+            call = Call(self.name, operands, self.attributes)
+            assert plan in call.kernel(), each
+            assert torch.equal(call.run(), call.exact()), each
 
 
 def call_of(partial: str, x: Tensor, w: Tensor, y: Tensor, layer: Layer) -> Call:

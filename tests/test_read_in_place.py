@@ -34,12 +34,7 @@ def test_windows_of_every_kind(target: str, dtype: torch.dtype) -> None:
             ("a dilation of rows", (30, 18), (3, 1), {"dilation": (5, 1), "pad": (5, 0)}),
             ("no padding", (30, 18), (3, 3), {"dilation": (5, 5)}),
             ("windows without a whole one", (9, 9), (3, 3), {"dilation": (8, 8), "pad": 8}),
-            (
-                "padding beyond the windows",
-                (30, 18),
-                (3, 3),
-                {"dilation": (7, 7), "pad": 15},
-            ),
+            ("padding beyond the windows", (30, 18), (3, 3), {"dilation": (7, 7), "pad": 15}),
             ("three axes", (9, 9, 9), (3, 3, 3), {"dilation": (4, 4, 4), "pad": 4}),
             ("one axis", (300,), (3,), {"dilation": 64, "pad": 64}),
             ("planes", (8, 9, 10), (3, 1, 1), {"pad": (1, 0, 0)}),
@@ -98,18 +93,11 @@ def test_pairs_that_do_not_lie_together_are_copied(target: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_bias(target: str, dtype: torch.dtype) -> None:
-    x, w = integers(2, 30, 18, 70, dtype=dtype), integers(3, 3, 70, 16, dtype=dtype)
-    bias = integers(16, dtype=dtype)
-    attributes = {
-        "strides": [1, 1], "pads_begin": [5, 5], "pads_end": [5, 5], "dilations": [5, 5],
-        "data_format": "NXC", "weights_format": "XIO",
-    }  # fmt: skip
     with torch_ops.backends.use("simd", target):
-        plan = torch_ops.backends.explain("convolution", x, w, bias=bias, **attributes).kernel
-        assert (PLAN in plan) == reads(target, dtype)
-        alone = torch_ops.convolution(x, w, **attributes)
-        biased = torch_ops.convolution(x, w, bias=bias, **attributes)
-        assert torch.equal(biased, alone + bias)
+        call = layer("fprop", (30, 18), (3, 3), dilation=(5, 5), pad=5, dtype=dtype)
+        call = call.with_bias(integers(16, dtype=dtype))
+        assert (PLAN in call.kernel()) == reads(target, dtype)
+        assert torch.equal(call.run(), call.exact())
 
 
 @every_target
@@ -117,7 +105,7 @@ def test_tensors_of_other_strides(target: str) -> None:
     with torch_ops.backends.use("simd", target):
         call = layer("fprop", (30, 18), (3, 3), dilation=(5, 5), pad=5, dtype=torch.float32)
         strides = ((1, 2, 3, 1), (0, 0, 0, 1), (40000, 1301, 71, 1), (1, 1, 1, 1))
-        assert call.is_exact_of(integers(90000), PLAN, strides)
+        call.assert_exact_of(integers(90000), PLAN, *strides)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

@@ -103,7 +103,7 @@ def test_other_weights_and_tensors(target: str, dtype: torch.dtype) -> None:
             assert torch.equal(call.run(), call.exact()), what
         call = dgrad(18, (12, 48), (4, 4), **of)
         strides = ((1, 2, 3, 1), (0, 0, 0, 1), (9000, 900, 97, 1), (1, 1, 1, 31))
-        assert call.is_exact_of(integers(30000, dtype=dtype), PLAN, strides)
+        call.assert_exact_of(integers(30000, dtype=dtype), PLAN, *strides)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

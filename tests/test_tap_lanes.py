@@ -81,10 +81,8 @@ def test_bias(target: str, dtype: torch.dtype) -> None:
                 *("fprop", 96, (9, 17), (3, 3)), into=into, pad=1, groups=groups, dtype=dtype,
                 data_format="NXC",
             )  # fmt: skip
-            bias = integers(groups * into, dtype=dtype)
-            x, w = call.operands
-            found = torch_ops.convolution(x, w, bias=bias, **call.attributes)
-            assert torch.equal(found, call.exact() + bias), (into, groups)
+            call = call.with_bias(integers(groups * into, dtype=dtype))
+            assert torch.equal(call.run(), call.exact()), (into, groups)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

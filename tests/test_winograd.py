@@ -116,11 +116,14 @@ def test_tiles_far_apart_of_many_channels_are_the_direct_methods() -> None:
         with torch_ops.backends.use("simd", target), torch_ops.enabled():
             return torch_ops.backends.explain(torch.ops.aten.convolution, x, w, None, *rest).kernel
 
-    for target, most in (("generic", 64), ("generic512", 0)):
-        for channels, *far in ((256, 4, 2, 1), (256, 3, 1, 2), (most, 3, 1, 4)):
-            assert channels == 0 or "Winograd" in kernel(target, channels, *far)
+    for target in ("generic", "generic512"):
+        for channels, *far in ((256, 4, 2, 1), (256, 3, 1, 2)):
+            assert "Winograd" in kernel(target, channels, *far)
             assert "Winograd" not in kernel(target, channels + 16, *far)
         assert "Winograd" not in kernel(target, 64, 3, 1, 3)
+    assert "Winograd" in kernel("generic", 64, 3, 1, 4)
+    assert "Winograd" not in kernel("generic", 80, 3, 1, 4)
+    assert "Winograd" not in kernel("generic512", 16, 3, 1, 4)
 
     def weights_kernel(channels: int, results: int, extent: int) -> str:
         x, y = (torch.empty(1, c, extent, extent) for c in (channels, results))
