@@ -41,9 +41,9 @@ PerAxis<DataPlan::Walk> DataPlan::walk(const Turn& turn, const BoxPhase& phase, 
   PerAxis<Walk> walk;
   int64_t pitch = chunk.position;
   for (int a = kBoxRank - 1; a >= 0; --a) {
-    if (reads_in_place_) {
+    if (reading_ != Reading::box) {
       const Sliding& s = phase.axes[a]->sliding;
-      const int64_t stride = in_.stride[a];
+      const int64_t stride = read_stride_[a];
       walk[a] = {s.first * stride, s.stride * stride, s.dilation * stride};
       continue;
     }
@@ -62,7 +62,7 @@ FoldedRuns DataPlan::runs(const Turn& turn, const BoxPhase& phase, const PerAxis
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   const int64_t elements = weights_.elements_of_unit();
   // Packed, an odd number of channels ends with an element that is zero.
-  const int64_t channels = reads_in_place_ ? chunk.channels : chunk.position;
+  const int64_t channels = reading_ == Reading::in_place ? chunk.channels : chunk.position;
   const auto all = [&](int a) { return phase.axes[a]->sliding.taps; };
   for (int64_t t0 = taps[1].begin; t0 < taps[1].end; ++t0)
     for (int64_t t1 = taps[2].begin; t1 < taps[2].end; ++t1) {
@@ -151,9 +151,9 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
   }
 }
 
-void DataPlan::run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-                       const BlockRange& next_part, const BoxRange& next_box, const char* packed,
-                       const char* bias) const {
+void DataPlan::run_box(const Operands& operands, const char* copy, const BlockRange& part,
+                       const BoxRange& box, const BlockRange& next_part, const BoxRange& next_box,
+                       const char* packed, const char* bias) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   char* const memory = local_scratch<char>(local_bytes());
   int64_t* const a_rows = reinterpret_cast<int64_t*>(memory);
@@ -164,6 +164,10 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
   const char* const in = in_data(operands, part.group);
+  const int64_t read_bytes =
+      reading_ == Reading::copy ? unit() / weights_.elements_of_unit() : bytes;
+  const char* const read =
+      reading_ == Reading::copy ? copy + part.group * read_group_ * read_bytes : in;
   char* const out = out_data(operands, part.group) + part.lane * out_.channel * bytes;
   // c: where result position 0, lane part.lane would lie.
   char* c = out;
@@ -191,11 +195,11 @@ void DataPlan::run_box(const Operands& operands, const BlockRange& part, const B
   for (size_t step = 0; step < steps; ++step) {
     const Chunk& chunk = chunks_[step / turns];
     const Turn& turn = turns_[step % turns];
-    const Place place{reads_in_place_ ? in + chunk.first * bytes : buffer, c, c_stride, a_rows,
-                      c_rows};
+    const Place place{reading_ == Reading::box ? buffer : read + chunk.first * read_bytes, c,
+                      c_stride, a_rows, c_rows};
     const bool last = step + 1 == steps;
     BoxPrefetch prefetch;
-    if (!reads_in_place_) {
+    if (reading_ == Reading::box) {
       // In what is packed: units, or elements of bfloat16 as they are.
       const int64_t packed_elements = pairs_run_on_ ? 1 : weights_.elements_of_unit();
       const Panel panel{chunk.first,
@@ -245,16 +249,36 @@ void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
   });
 }
 
+// A box of a group's positions, the operand's copy's.
+void DataPlan::copy_box(const Operands& operands, int64_t index, char* copy) const {
+  const int64_t boxes = copy_grid_.boxes(), group = index / boxes;
+  const BoxRange box = copy_grid_.box(index % boxes);
+  const int64_t elements = weights_.elements_of_unit();
+  const int64_t to = (group * read_group_ + offset(box.begin, read_stride_)) / elements;
+  const Panel panel{0,
+                    in_channels_,
+                    0,
+                    copy_packing_.strips[3].length * read_stride_[3] / elements,
+                    read_stride_[3] / elements,
+                    1};
+  pack_box(copy_packing_, in_data(operands, group), box, &panel, 1, copy + to * unit());
+}
+
 void DataPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), chunks = std::ssize(chunks_), turns = std::ssize(turns_);
   const int64_t parts = std::ssize(parts_);
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
+  char* const copy = packed + (workspace_units_ - copy_units_) * unit();
+  const int64_t copies =
+      reading_ == Reading::copy ? problem_.geometry.groups * copy_grid_.boxes() : 0;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
     const int64_t blocks = parts_[first].blocks;  // the most of any part
-    parallel_for(problem_.threads, count * chunks * turns * blocks, [&](int64_t i) {
+    const int64_t packs = count * chunks * turns * blocks;
+    parallel_for(problem_.threads, packs + (first == 0 ? copies : 0), [&](int64_t i) {
+      if (i >= packs) return copy_box(operands, i - packs, copy);
       const int64_t index = i / blocks / turns / chunks, block = i % blocks;
       const BlockRange& part = parts_[first + index];
       const Turn& turn = turns_[i / blocks % turns];
@@ -273,15 +297,16 @@ void DataPlan::run(const Operands& operands) const {
     parallel_for(problem_.threads, order.items(), [&](int64_t i) {
       const WorkOrder::Item item = order.item(i), next = order.item_after(i);
       const BlockRange& part = parts_[first + item.part];
-      run_box(operands, part, grid_.box(item.box), parts_[first + next.part], grid_.box(next.box),
-              weights_of(item.part), bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
+      run_box(operands, copy, part, grid_.box(item.box), parts_[first + next.part],
+              grid_.box(next.box), weights_of(item.part),
+              bias ? bias + part.group * bias_lanes_ * unit() : nullptr);
     });
   }
 }
 
 // Behind the packed weights: [group][lane], padded to whole blocks.
 const char* DataPlan::pack_bias(const void* bias, char* packed) const {
-  char* const to = packed + (workspace_units_ - problem_.geometry.groups * bias_lanes_) * unit();
+  char* const to = packed + parts_per_pass_ * part_units_ * unit();
   simd::pack_bias(arithmetic_, problem_.dtype, bias, problem_.geometry.groups, out_channels_,
                   bias_lanes_, to);
   return to;

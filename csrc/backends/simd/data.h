@@ -4,8 +4,9 @@
 // the register tile broadcasts straight from there: taps and channels are one contiguous run.
 // All phases (phases.h) share the buffer. But where fprop's windows overlap and are many rows
 // apart, those that one remainder of taps modulo the stride meets are packed at a time, so that
-// there is room for many windows. Where the operand has its channels last, and what would be copied
-// is much beside the products, the tile reads it in place.
+// there is room for many windows. Where what would be copied is much beside the products, the tile
+// reads the operand in place, if its channels are last and nothing has to be converted; else a copy
+// of all of it, if it is small and boxes share much of it.
 #pragma once
 
 #include <optional>
@@ -23,6 +24,7 @@ class DataPlan : public DirectedPlan {
  public:
   DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::optional<int> phased);
   void run(const Operands& operands) const override;
+  bool copies() const { return reading_ == Reading::copy; }
 
  private:
   // A range of the channels that are summed over.
@@ -51,21 +53,26 @@ class DataPlan : public DirectedPlan {
 
   // Where a box and its results lie, and room for where the rows of tiles begin.
   struct Place {
-    const char* a;  // the buffer, or where the chunk's channels begin in the operand
+    const char* a;  // the buffer, or where the chunk's channels begin in the operand or its copy
     char* c;        // result position 0, lane part.lane
     PerAxis<int64_t> c_stride;
     int64_t *a_rows, *c_rows;
   };
+
+  // Where tiles read the operand: in a thread's copy of what a box meets, in a copy of all of it
+  // that is made once, or where it lies.
+  enum class Reading : uint8_t { box, copy, in_place };
 
   // Of a lane and a channel: with the taps that edges_ leaves, and without any absent one.
   struct Products {
     double least, present;
   };
 
-  void lay_out(bool staged);
+  void lay_out(Reading reading, bool staged);
   void choose_sizes();
+  void lay_out_copy();
   Products choose_edges();
-  bool better_in_place(const Products& products) const;
+  Reading best_reading(const Products& products) const;
   // `box`: its first windows.
   PerAxis<Walk> walk(const Turn& turn, const BoxPhase& phase, const Chunk& chunk,
                      const PerAxis<int64_t>& box) const;
@@ -79,9 +86,10 @@ class DataPlan : public DirectedPlan {
                    const Place& place, const char* packed, const char* bias,
                    const F& meanwhile) const;
   const char* pack_bias(const void* bias, char* packed) const;
-  void run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
-               const BlockRange& next_part, const BoxRange& next_box, const char* packed,
-               const char* bias) const;
+  void copy_box(const Operands& operands, int64_t index, char* copy) const;
+  void run_box(const Operands& operands, const char* copy, const BlockRange& part,
+               const BoxRange& box, const BlockRange& next_part, const BoxRange& next_box,
+               const char* packed, const char* bias) const;
   void fill(const BlockRange& part, const BoxRange& positions, char* c,
             const PerAxis<int64_t>& c_stride, const char* bias) const;
 
@@ -121,11 +129,18 @@ class DataPlan : public DirectedPlan {
   BoxGrid grid_;
   std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_;
-  bool reads_in_place_ = false;  // the operand, which is not copied
-  bool staged_, far_;            // far_: the result is transposed into main memory
-  bool complete_ = true;         // every result position belongs to a phase
+  Reading reading_;
+  // But for Reading::box: strides of what tiles read, in elements of units, and of its groups.
+  PerAxis<int64_t> read_stride_;
+  int64_t read_group_;
+  // For Reading::copy: of a group.
+  Packing copy_packing_;
+  BoxGrid copy_grid_;
+  bool staged_, far_;     // far_: the result is transposed into main memory
+  bool complete_ = true;  // every result position belongs to a phase
   int64_t buffer_units_, stage_units_, tile_list_;
-  int64_t part_units_, bias_lanes_, workspace_units_;
+  // Behind the packed weights the bias, and the copy of the operand.
+  int64_t part_units_, bias_lanes_, copy_units_, workspace_units_;
   int64_t weights_units_;  // packed weights for one lane
 };
 

@@ -1,5 +1,5 @@
-// Which windows of a box are computed apart because taps of theirs are absent, and whether the
-// operand is read in place (data.h).
+// Which windows of a box are computed apart because taps of theirs are absent, and where tiles read
+// the operand (data.h).
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -87,7 +87,7 @@ bool may_read_in_place(const Problem& p, const Arithmetic& arithmetic) {
          std::ranges::all_of(operand.axes, whole_pairs);
 }
 
-// Where nothing is packed, all windows that have absent taps are apart, for there are no zeros to
+// But where boxes are copied all windows that have absent taps are apart, for there are no zeros to
 // be met. Else along the axes for which the fewest products are left; not along rows whose pairs
 // run on, where taps are not apart.
 DataPlan::Products DataPlan::choose_edges() {
@@ -122,25 +122,33 @@ DataPlan::Products DataPlan::choose_edges() {
         best = edges;
       }
     }
-    edges_.push_back(reads_in_place_ ? absent_taps : best);
+    edges_.push_back(reading_ == Reading::box ? best : absent_taps);
     all.least += least;
     all.present += present;
   }
   return all;
 }
 
-// Time of copying over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs, by
-// elements that are copied for each product of a vector (Zen 5, 16 lanes, 140 layers; with 8 lanes,
-// 51 of those chosen, 0.95 to 3, 1.3 in the mean): below 0.06 0.9 to 1.05, to 0.1 1.0 to 1.1, to
-// 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. But an operand in main memory
-// is fetched in time where it is copied: of 25 to 67 MB 0.45 to 1.0 where every element is copied
-// once, or few for each product (of 9 to 13 MB 1.0 to 1.4). So is one group of several, whose
-// pixels lie apart: 2 images of 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
-bool DataPlan::better_in_place(const Products& products) const {
+// Time of copying boxes over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs,
+// by elements that are copied for each product of a vector (Zen 5, 16 lanes, 140 layers; with 8
+// lanes, 51 of those chosen, 0.95 to 3, 1.3 in the mean): below 0.06 0.9 to 1.05, to 0.1 1.0 to
+// 1.1, to 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. But an operand in
+// main memory is fetched in time where it is copied: of 25 to 67 MB 0.45 to 1.0 where every element
+// is copied once, or few for each product (of 9 to 13 MB 1.0 to 1.4). So is one group of several,
+// whose pixels lie apart: 2 images of 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
+//
+// What cannot be read in place is copied as a whole where boxes would copy it several times. Time
+// over that of copying boxes, 100 random layers, half of them dilated, of those chosen (Zen 5):
+// channels first, float32 and bfloat16, 16 lanes 0.17 to 0.97, 0.72 in the mean, 8 lanes 0.42 to
+// 1.02, 0.84; but fprop of a stride with 8 lanes 0.8 to 1.13; channels last, converted, 16 lanes
+// 0.5 to 1.05, 0.89, 8 lanes 0.8 to 1.26, 1.0; one tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
+DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
   constexpr double kFarBytes = 16 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
-  if (turns_.size() > 1 || !may_read_in_place(problem_, arithmetic_) || pairs_run_on_) return false;
-  const auto groups = static_cast<double>(problem_.geometry.groups);
+  constexpr double kMostBytes = 4 << 20;
+  const Geometry& g = problem_.geometry;
+  if (turns_.size() > 1 || pairs_run_on_) return Reading::box;
+  const auto groups = static_cast<double>(g.groups);
   double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) / groups;
   double positions = 1;
   for (int a = 0; a < kBoxRank; ++a) {
@@ -149,11 +157,22 @@ bool DataPlan::better_in_place(const Products& products) const {
   }
   double vectors = 0;
   for (const LaneBlock& block : blocks_) vectors += block.vectors;
-  const double share = copied / (products.least * vectors);
-  if (data_bytes(problem_, operand_) > kFarBytes / groups &&
-      (share < kLeastShare || copied < kLeastCopies * positions))
-    return false;
-  return products.least * (1 + kOfCopy * share) > kLeastGain * products.present;
+  const double copies = copied / positions, share = copied / (products.least * vectors);
+  const double copying = products.least * (1 + kOfCopy * share);
+  if (may_read_in_place(problem_, arithmetic_)) {
+    if (data_bytes(problem_, operand_) > kFarBytes / groups &&
+        (share < kLeastShare || copies < kLeastCopies))
+      return Reading::box;
+    return copying > kLeastGain * products.present ? Reading::in_place : Reading::box;
+  }
+  const bool strides =
+      fprop_ && std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.stride > 1; });
+  if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1)))
+    return Reading::box;
+  const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
+  if (groups * positions * static_cast<double>(units) > kMostBytes) return Reading::box;
+  const double once = products.present + products.least * kOfCopy * share / copies;
+  return copying > kLeastGain * once ? Reading::copy : Reading::box;
 }
 
 }  // namespace convtbw::simd

@@ -62,10 +62,9 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
     staged |= rounded();  // sums of all turns are rounded once
   }
 
-  lay_out(staged);
-  if (better_in_place(choose_edges())) {
-    reads_in_place_ = true;
-    lay_out(staged);
+  lay_out(Reading::box, staged);
+  if (const Reading best = best_reading(choose_edges()); best != Reading::box) {
+    lay_out(best, staged);
     choose_edges();
   }
   weights_units_ = 0;
@@ -88,26 +87,51 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
 
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
   part_units_ = weights_units_ * largest_part_lanes_;
-  workspace_units_ =
-      parts_per_pass_ * part_units_ + (problem.bias ? problem.geometry.groups * bias_lanes_ : 0);
+  workspace_units_ = parts_per_pass_ * part_units_ +
+                     (problem.bias ? problem.geometry.groups * bias_lanes_ : 0) + copy_units_;
   kernel = (phased ? "phase by phase, " : "") + std::string(contraction_name(problem.wanted)) +
            ", channels in lanes, " + (pairs_run_on_ ? "taps joined with channels, " : "") +
-           (reads_in_place_ ? "read in place, " : "") + arithmetic.name;
+           (reading_ == Reading::in_place ? "read in place, " : "") +
+           (reading_ == Reading::copy ? "copied once, " : "") + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
                                 phases_.size() * sizeof(BoxPhase) + turns_.size() * sizeof(Turn));
 }
 
 // `staged`: whether results must be, whatever the sizes.
-void DataPlan::lay_out(bool staged) {
+void DataPlan::lay_out(Reading reading, bool staged) {
+  reading_ = reading;
   staged_ = staged;
   choose_sizes();
+  read_stride_ = in_.stride;
+  copy_units_ = 0;
+  if (reading == Reading::copy) lay_out_copy();
   phases_.clear();
   for (Turn& turn : turns_) {
     turn.first_phase = phases_.size();
     for (const BoxPhase& phase : box_phases(turn.axes, turn.strips)) phases_.push_back(phase);
     turn.end_phase = phases_.size();
   }
+}
+
+// [group][position][channel], in the arithmetic's units.
+void DataPlan::lay_out_copy() {
+  constexpr int64_t kPositions = 256;  // at a time
+  copy_packing_ = {&arithmetic_, in_, {}, turns_.front().packing.pairing};
+  copy_grid_ = {in_.extent, {1, 1, 1, 1}};
+  int64_t step = weights_.elements(in_channels_), positions = 1;
+  for (int a = kBoxRank - 1; a >= 0; --a) {
+    const int64_t extent = in_.extent[a];
+    read_stride_[a] = step;
+    step *= extent;
+    copy_grid_.size[a] =
+        ceil_div(extent, ceil_div(extent, std::max<int64_t>(1, kPositions / positions)));
+    positions *= extent;
+    copy_packing_.strips[a] = strip({Sliding{}}, copy_grid_.size[a], Apart::windows);
+  }
+  read_group_ = step;
+  copy_units_ = problem_.geometry.groups * step / weights_.elements_of_unit();
+  join_rows(copy_packing_, copy_grid_);
 }
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
@@ -148,7 +172,8 @@ void DataPlan::choose_sizes() {
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
   // Fewer channels at a time, or a larger buffer, where else only few pixels would fit.
-  int64_t channels = in_channels_, buffer_bytes = reads_in_place_ ? kInPlaceBytes : kBufferBytes;
+  int64_t channels = in_channels_,
+          buffer_bytes = reading_ == Reading::box ? kBufferBytes : kInPlaceBytes;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
     return positions(windows) * channels * unit() <= buffer_bytes &&
            (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
@@ -214,10 +239,11 @@ void DataPlan::choose_sizes() {
     chunks_.push_back({first, count, weights_.elements(count), 0, {}, {}});
     largest = std::max(largest, row_elements(strips[3].length, chunks_.back()));
   }
-  buffer_units_ = reads_in_place_ ? 0
-                                  : strips[0].length * strips[1].length * strips[2].length *
-                                        largest / weights_.elements_of_unit();
-  if (!reads_in_place_)
+  buffer_units_ = reading_ != Reading::box
+                      ? 0
+                      : strips[0].length * strips[1].length * strips[2].length * largest /
+                            weights_.elements_of_unit();
+  if (reading_ == Reading::box)
     for (Turn& turn : turns_) {
       turn.packing.strips = turn.strips;
       // Rows whose last unit is half empty do not follow each other.
@@ -245,6 +271,13 @@ void DataPlan::choose_sizes() {
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
                                       std::optional<int> phased) {
   return std::make_unique<DataPlan>(problem, arithmetic, phased);
+}
+
+std::unique_ptr<const Plan> copying_data_plan(const Problem& problem,
+                                              const Arithmetic& arithmetic) {
+  auto plan = std::make_unique<DataPlan>(problem, arithmetic, std::nullopt);
+  if (!plan->copies()) return nullptr;
+  return plan;
 }
 
 }  // namespace convtbw::simd

@@ -16,6 +16,8 @@ bool may_read_in_place(const Problem& problem, const Arithmetic& arithmetic);
 // stride times its dilation.
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
                                       std::optional<int> phased = {});
+// The same where tiles read a copy of all of the operand; else nothing.
+std::unique_ptr<const Plan> copying_data_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
 // For fprop of stride 1 and dgrad without dilation, of windows as long as they are apart or longer
 // and channels that are neighbours in the operand; the first of three axes has one tap of stride 1

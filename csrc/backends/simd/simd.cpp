@@ -454,8 +454,10 @@ std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
   if (!pairs && tap_lanes(p, plain.lanes)) return simd::tap_lanes_plan(p, plain);
   if (few_channels(p, chosen.lanes)) return simd::few_channels_plan(p, chosen);
   if (pointwise_pixels(p, chosen.lanes)) return simd::pointwise_plan(p, chosen);
-  if (!simd::may_read_in_place(p, chosen) && dilated_rows(p))
+  if (!simd::may_read_in_place(p, chosen) && dilated_rows(p)) {
+    if (std::unique_ptr<const Plan> copying = simd::copying_data_plan(p, chosen)) return copying;
     return simd::dilated_rows_plan(p, chosen);
+  }
   return phased && p.wanted == Role::x ? simd::phased_plan(p, chosen, *phased)
                                        : simd::data_plan(p, chosen, phased);
 }
