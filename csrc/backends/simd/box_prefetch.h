@@ -14,7 +14,7 @@ class BoxPrefetch {
   BoxPrefetch() = default;  // of nothing
 
   // What pack_box() with these arguments will read, of so many channels, evenly in so many steps:
-  // only some dozen lines can be under way.
+  // only some dozen lines can be under way. Nothing where windows have wide dilations.
   BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box, int64_t first_channel,
               int64_t channels, int64_t steps);
 
