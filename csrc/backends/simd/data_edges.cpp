@@ -139,13 +139,14 @@ DataPlan::Products DataPlan::choose_edges() {
 //
 // What cannot be read in place is copied as a whole where boxes would copy it several times. Time
 // over that of copying boxes, 100 random layers, half of them dilated, of those chosen (Zen 5):
-// channels first, float32 and bfloat16, 16 lanes 0.17 to 0.97, 0.72 in the mean, 8 lanes 0.42 to
-// 1.02, 0.84; but fprop of a stride with 8 lanes 0.8 to 1.13; channels last, converted, 16 lanes
-// 0.5 to 1.05, 0.89, 8 lanes 0.8 to 1.26, 1.0; one tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
+// channels first, float32 and bfloat16, 16 lanes 0.17 to 1.07, 0.76 in the mean, 8 lanes 0.42 to
+// 1.06, 0.86 (up to 1.18 and 1.24 where 1 % is to be gained); but fprop of a stride with 8 lanes
+// 0.8 to 1.13; channels last, converted, 16 lanes 0.5 to 1.09, 0.9, 8 lanes 0.8 to 1.26, 1.0; one
+// tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
 DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
   constexpr double kFarBytes = 16 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
-  constexpr double kMostBytes = 4 << 20;
+  constexpr double kMostBytes = 4 << 20, kLeastGainOfCopy = 1.03;
   const Geometry& g = problem_.geometry;
   if (turns_.size() > 1 || pairs_run_on_) return Reading::box;
   const auto groups = static_cast<double>(g.groups);
@@ -172,7 +173,7 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
   if (groups * positions * static_cast<double>(units) > kMostBytes) return Reading::box;
   const double once = products.present + products.least * kOfCopy * share / copies;
-  return copying > kLeastGain * once ? Reading::copy : Reading::box;
+  return copying > kLeastGainOfCopy * once ? Reading::copy : Reading::box;
 }
 
 }  // namespace convtbw::simd
