@@ -95,8 +95,9 @@ bool few_beside(const Problem& p, int64_t few, int64_t more) {
 // - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95
 // to 1.08;
 //   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
-// - dilations whose padding is wider than 10, channels first, which oneDNN may compute as products
-//   of matrices, AVX-512 kernels of both, two threads of Zen 5, 0.35 to 1.06.
+// - dilations, channels first, two threads of Zen 5, 60 random layers: AVX-512 kernels of both 0.45
+//   to 1.04, once 1.4, AVX2 kernels 0.44 to 1.0; with padding wider than 10, which oneDNN may
+//   compute as products of matrices, 0.3 to 1.1.
 bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
@@ -107,7 +108,8 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
   if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
-  if (!channels_last && columns.dilation > 1 && columns.pad >= kWidePadding) return false;
+  if (!channels_last && !unit_dilations(g) && (is_zen_5() || columns.pad >= kWidePadding))
+    return false;
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
   if (few_beside(p, g.x_channels, g.y_channels)) return false;
@@ -126,7 +128,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
 //   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
 //   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
-//   to 1.85;
+//   to 1.85; of Zen 5 with dilations 0.85 to 1.0;
 // - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
 //   to 1.04, of more 0.95 to 1.2; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.45 to
 //   0.98, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
@@ -143,7 +145,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
     if (!avx512 || one_tap(g)) return false;
-    if (!is_zen_3_or_4()) return few >= 256;
+    if (!is_zen_3_or_4()) return few >= 256 && !(is_zen_5() && !unit_dilations(g));
     if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
     return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
   }
