@@ -223,7 +223,7 @@ void gathered_tile(const TileCall& call) {
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
     for (int64_t k = run->steps; k > 0; --k) {
       // A constant: the offsets of rows leave no register.
-      fetch_ahead<vectors * kBytes>(b, kAheadBytes);
+      if constexpr (vectors > 1) fetch_ahead<vectors * kBytes>(b, kAheadBytes);
       tile.step(b, [&](int i) __attribute__((always_inline)) { return A::row_at(a, offsets[i]); });
       ++a;
       b += vectors * kLanes<Sum>;
