@@ -262,9 +262,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
         # Data gradients, channels first.
         data, first = "convolution_backward_data", {"data_format": "NCX"}
-        assert served(data, 7, 56, 16, results=32, **first) == onednn_if(zen_3_or_4)
+        assert served(data, 7, 56, 24, results=32, **first) == onednn_if(zen_3_or_4)
+        assert served(data, 7, 56, 16, results=32, **first) == "onednn"
         assert served(data, 7, 56, 8, results=32, **first) == "simd"
         assert served(data, 7, 56, 32, results=40, **first) == "simd"
+        assert served("convolution", 5, 56, 64, results=16, **first) == onednn_if(zen_5)
+        assert served("convolution", 5, 56, 60, results=16, **first) == "simd"
         many_absent = {"results": 40, "dilation": 2, "padded": False}
         assert served(data, 7, 56, 32, **many_absent, **first) == onednn_if(zen_3_or_4)
         assert served(data, 7, 112, 32, **many_absent, **first) == "simd"
