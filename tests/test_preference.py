@@ -192,7 +192,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 4, 16) == "simd"  # tiny
     # oneDNN's kernels and ours compare differently on Intel's CPUs with AVX-512.
     first, second = onednn_if(not (intel if avx512 else zen_3_or_4)), onednn_if(intel and avx512)
-    assert served("convolution", 3, 1000, 64, axes=1, data_format="NCX") == first
+    assert served("convolution", 3, 1000, 128, axes=1, data_format="NCX") == first
     assert served("convolution", 3, 1000, 64, axes=1) == second
     if not intel:
         assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
@@ -260,8 +260,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 1, 56, 128, groups=4) == "onednn"
         assert served(weights, 1, 56, 128, groups=2) == "simd"
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
-        # Data gradients, channels first.
+        # Data gradients, and others, channels first.
         data, first = "convolution_backward_data", {"data_format": "NCX"}
+        assert served("convolution", 3, 1000, 64, axes=1, **first) == onednn_if(zen_3_or_4)
+        assert served(data, 3, 1000, 128, axes=1, **first) == onednn_if(zen_5)
+        assert served(data, 5, 1000, 128, axes=1, **first) == "simd"
         assert served(data, 7, 56, 24, results=32, **first) == onednn_if(zen_3_or_4)
         assert served(data, 7, 56, 16, results=32, **first) == "onednn"
         assert served(data, 7, 56, 8, results=32, **first) == "simd"

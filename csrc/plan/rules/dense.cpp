@@ -10,18 +10,23 @@ namespace convtbw {
 
 namespace {
 
-// fprop of dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads
-// of Zen 5: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15; Zen 4, lanes
+// Dense problems in 1-D in float32, channels first. Times of simd over oneDNN, two threads of Zen
+// 5, fprop: k3 to k7 1.05 to 1.3 with 48 channels of y and more (fewer 0.55 to 1.15; Zen 4, lanes
 // of pixels mostly, 0.65 to 1.07); k16 s8 1.0 to 1.5 with 256 and 512 channels (Zen 4 1.6), 0.55
 // to 1.0 with fewer; one tap 0.6 to 1.0; windows wider than 7 0.4 to 0.95. AVX-512 kernels of both:
-// k3 and k4 1.0 to 1.2 with 48 channels and more, all else 0.55 to 1.0.
+// k3 and k4 1.0 to 1.2 with 48 channels and more, of stride 1 from up to 64, whose lanes are
+// pixels, 0.8 to 1.0 (70 random layers); all else 0.55 to 1.0. dgrad of k3 with 128 channels and
+// more 1.0 to 1.1, 1.06 in the mean (AVX2 kernels 0.94 to 1.1, 1.01), of k4 to k11 0.85 to 1.08.
 bool suits_sequence_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis& axis = g.axes.back();
-  if (p.wanted != Role::y || has_channels_last(p) || axis.k == 1) return false;
+  if (p.wanted == Role::w || has_channels_last(p) || axis.k == 1) return false;
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   const bool narrow = (axis.k - 1) * axis.dilation <= 6;
-  if (avx512) return narrow && axis.k <= 4 && channels >= 48;
+  if (p.wanted == Role::x)
+    return avx512 && is_zen_5() && axis.k == 3 && axis.stride == 1 && channels >= 128;
+  const bool lanes_of_pixels = is_zen_5() && axis.stride == 1 && g.x_channels <= 64;
+  if (avx512) return narrow && axis.k <= 4 && channels >= 48 && !lanes_of_pixels;
   if (narrow) return !is_zen_3_or_4() && g.y_channels >= 48;
   return channels >= 256 && axis.dilation == 1;
 }
