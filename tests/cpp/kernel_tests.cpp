@@ -308,6 +308,7 @@ std::vector<Shape> shapes() {
       {"2-D, 3x3, tiles", 3, 1, 17, 18, {{13, 3, 13, 1, 1, 1}, {16, 3, 14, 1, 0, 1}}},
       {"2-D, k4 s2, tiles", 2, 1, 16, 64, {{40, 4, 20, 2, 1, 1}, {41, 4, 20, 2, 1, 1}}},
       {"2-D, 3x3 dilated, tiles", 2, 1, 17, 18, {{24, 3, 24, 1, 2, 2}, {25, 3, 25, 1, 2, 2}}},
+      {"2-D, wide dilation, groups", 2, 2, 35, 17, {{9, 3, 9, 1, 4, 4}, {8, 3, 8, 1, 4, 4}}},
       {"2-D, groups that share vectors", 2, 7, 3, 2, {{7, 3, 4, 2, 1, 1}, {11, 2, 9, 1, 0, 2}}},
       {"2-D, many channels from few, windows of several kinds",
        2,

@@ -164,10 +164,8 @@ void DataPlan::run_box(const Operands& operands, const char* copy, const BlockRa
   const BoxRange positions = positions_of(box, axes_, out_);
   PerAxis<int64_t> c_stride;
   const char* const in = in_data(operands, part.group);
-  const int64_t read_bytes =
-      reading_ == Reading::copy ? unit() / weights_.elements_of_unit() : bytes;
-  const char* const read =
-      reading_ == Reading::copy ? copy + part.group * read_group_ * read_bytes : in;
+  const int64_t read_bytes = copies() ? unit() / weights_.elements_of_unit() : bytes;
+  const char* const read = copies() ? copy + part.group * read_group_ * read_bytes : in;
   char* const out = out_data(operands, part.group) + part.lane * out_.channel * bytes;
   // c: where result position 0, lane part.lane would lie.
   char* c = out;
@@ -249,7 +247,7 @@ void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
   });
 }
 
-// A box of a group's positions, the operand's copy's.
+// A box of a group's positions, for the copy of the operand.
 void DataPlan::copy_box(const Operands& operands, int64_t index, char* copy) const {
   const int64_t boxes = copy_grid_.boxes(), group = index / boxes;
   const BoxRange box = copy_grid_.box(index % boxes);
@@ -270,14 +268,13 @@ void DataPlan::run(const Operands& operands) const {
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   char* const copy = packed + (workspace_units_ - copy_units_) * unit();
-  const int64_t copies =
-      reading_ == Reading::copy ? problem_.geometry.groups * copy_grid_.boxes() : 0;
+  const int64_t copied_boxes = copies() ? problem_.geometry.groups * copy_grid_.boxes() : 0;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
     const int64_t blocks = parts_[first].blocks;  // the most of any part
     const int64_t packs = count * chunks * turns * blocks;
-    parallel_for(problem_.threads, packs + (first == 0 ? copies : 0), [&](int64_t i) {
+    parallel_for(problem_.threads, packs + (first == 0 ? copied_boxes : 0), [&](int64_t i) {
       if (i >= packs) return copy_box(operands, i - packs, copy);
       const int64_t index = i / blocks / turns / chunks, block = i % blocks;
       const BlockRange& part = parts_[first + index];

@@ -24,6 +24,7 @@ class DataPlan : public DirectedPlan {
  public:
   DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::optional<int> phased);
   void run(const Operands& operands) const override;
+  // Whether tiles read a copy of all of the operand.
   bool copies() const { return reading_ == Reading::copy; }
 
  private:
@@ -130,12 +131,12 @@ class DataPlan : public DirectedPlan {
   std::vector<BlockRange> parts_;
   int64_t parts_per_pass_, largest_part_lanes_;
   Reading reading_;
-  // But for Reading::box: strides of what tiles read, in elements of units, and of its groups.
+  // Strides of the operand or of its copy, in elements of units; but for Reading::box.
   PerAxis<int64_t> read_stride_;
-  int64_t read_group_;
-  // For Reading::copy: of a group.
+  // For Reading::copy: of a group, and from one to the next.
   Packing copy_packing_;
   BoxGrid copy_grid_;
+  int64_t read_group_;
   bool staged_, far_;     // far_: the result is transposed into main memory
   bool complete_ = true;  // every result position belongs to a phase
   int64_t buffer_units_, stage_units_, tile_list_;

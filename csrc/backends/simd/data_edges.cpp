@@ -158,11 +158,11 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   }
   double vectors = 0;
   for (const LaneBlock& block : blocks_) vectors += block.vectors;
-  const double copies = copied / positions, share = copied / (products.least * vectors);
+  const double times = copied / positions, share = copied / (products.least * vectors);
   const double copying = products.least * (1 + kOfCopy * share);
   if (may_read_in_place(problem_, arithmetic_)) {
     if (data_bytes(problem_, operand_) > kFarBytes / groups &&
-        (share < kLeastShare || copies < kLeastCopies))
+        (share < kLeastShare || times < kLeastCopies))
       return Reading::box;
     return copying > kLeastGain * products.present ? Reading::in_place : Reading::box;
   }
@@ -172,7 +172,7 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
     return Reading::box;
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
   if (groups * positions * static_cast<double>(units) > kMostBytes) return Reading::box;
-  const double once = products.present + products.least * kOfCopy * share / copies;
+  const double once = products.present + products.least * kOfCopy * share / times;
   return copying > kLeastGainOfCopy * once ? Reading::copy : Reading::box;
 }
 

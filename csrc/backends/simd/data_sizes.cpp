@@ -92,7 +92,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   kernel = (phased ? "phase by phase, " : "") + std::string(contraction_name(problem.wanted)) +
            ", channels in lanes, " + (pairs_run_on_ ? "taps joined with channels, " : "") +
            (reading_ == Reading::in_place ? "read in place, " : "") +
-           (reading_ == Reading::copy ? "copied once, " : "") + arithmetic.name;
+           (copies() ? "copied once, " : "") + arithmetic.name;
   workspace = workspace_units_ * unit() + problem.threads * local_bytes();
   bytes += static_cast<int64_t>(sizeof(DataPlan) + parts_.size() * sizeof(BlockRange) +
                                 phases_.size() * sizeof(BoxPhase) + turns_.size() * sizeof(Turn));
@@ -105,7 +105,7 @@ void DataPlan::lay_out(Reading reading, bool staged) {
   choose_sizes();
   read_stride_ = in_.stride;
   copy_units_ = 0;
-  if (reading == Reading::copy) lay_out_copy();
+  if (copies()) lay_out_copy();
   phases_.clear();
   for (Turn& turn : turns_) {
     turn.first_phase = phases_.size();
