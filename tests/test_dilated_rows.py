@@ -133,7 +133,7 @@ def test_other_dilations_have_other_plans(target: str) -> None:
     with torch_ops.backends.use("simd", target):
         for what, pixels, attributes in (
             ("a stride", (30, 270), {"stride": (2, 1)}),
-            ("few pixels, some remainders with a row more", (21, 18), {}),
+            ("few pixels, some remainders with a row more", (21, 18), {"channels": 2000}),
             ("a small dilation", (30, 270), {"dilation": (3, 5), "pad": (3, 5)}),
             ("more channels than are summed over", (30, 270), {"into": 96}),
         ):

@@ -35,8 +35,8 @@ class Reading:
 
     def assert_serves(self, call: Call, target: str) -> None:
         dtype = call.operands[0].dtype
-        # Beside the products of vectors of two, copies are little.
-        if not (target == "generic" and dtype == torch.float64):
+        # Beside the products of vectors of two, the copies of boxes may be little.
+        if not (self.plan == "copied once" and target == "generic" and dtype == torch.float64):
             assert (self.plan in call.kernel()) == self.serves(target, dtype), call.kernel()
 
 
@@ -97,11 +97,13 @@ def test_every_number_of_channels(target: str, reading: Reading, dtype: torch.dt
                 x, w = call.operands
                 if reading == IN_PLACE:
                     memory = integers(2, 20, 18, channels + 2 + channels % 2, dtype=dtype)
-                    x = memory[..., 1 : 1 + channels]
-                    call = Call(call.name, (x, w), call.attributes)
+                    part = memory[..., 1 : 1 + channels]
+                    assert part.stride() != x.stride()
+                    call = Call(call.name, (part, w), call.attributes)
                 assert torch.equal(call.run(), call.exact()), (channels, into)
                 served += reading.plan in call.kernel()
-    assert served > 30 if reading.serves(target, dtype) else served == 0
+    least = 60 if reading == IN_PLACE else 30
+    assert served > least if reading.serves(target, dtype) else served == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

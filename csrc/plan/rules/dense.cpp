@@ -163,7 +163,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
     if (!avx512 || one_tap(g)) return false;
-    if (!is_zen_3_or_4()) return few >= 256 && !(is_zen_5() && !unit_dilations(g));
+    if (!is_zen_3_or_4()) return few >= 256 && (unit_dilations(g) || !is_zen_5());
     if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
     return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
   }
