@@ -222,7 +222,8 @@ void gathered_tile(const TileCall& call) {
     const Unit* a = static_cast<const Unit*>(call.a) + run->a;
     const Unit* b = static_cast<const Unit*>(call.b) + run->b;
     for (int64_t k = run->steps; k > 0; --k) {
-      // A constant: the offsets of rows leave no register.
+      // A constant: the offsets of rows leave no register. Not of one vector, which loads as much
+      // as it multiplies: 1.05 times as long (16 lanes, Zen 5).
       if constexpr (vectors > 1) fetch_ahead<vectors * kBytes>(b, kAheadBytes);
       tile.step(b, [&](int i) __attribute__((always_inline)) { return A::row_at(a, offsets[i]); });
       ++a;
