@@ -265,7 +265,10 @@ void DataPlan::choose_sizes() {
   parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
                                         static_cast<int64_t>(parts_.size()));
   tile_list_ = pixels(size);
-  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
+  stage_units_ = 0;
+  if (staged_)  // a part of fewer lanes may have the longer pitch
+    for (const BlockRange& part : parts_)
+      stage_units_ = std::max(stage_units_, covered(size) * stage_pitch(part.lanes));
 }
 
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,
