@@ -1,10 +1,12 @@
 // Kernels against naive sums of integers, without torch or Python, so that sanitizers and emulators
 // can run them. Small integers make every partial sum exact: any order of summation must agree.
-//   kernel_tests [--backend NAME] [--target NAME] [--quick]
+//   kernel_tests [--backend NAME] [--target NAME] [--quick] [--random COUNT] [--seed SEED]
 // A name chooses what runs, and then contractions alone run. --quick, for emulators, runs the large
-// shapes in one dtype and layout instead of all.
+// shapes in one dtype and layout instead of all, and none at random. --random: so many contractions
+// more of each target, the same for the same seed.
 #include <dlfcn.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -17,11 +19,18 @@
 #include "core/parallel.h"
 #include "plan/backend.h"
 #include "plan/timing.h"
+#include "random_shape.h"
+#include "shape.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace convtbw {
 namespace {
 
 int failures = 0;
+std::string running;  // what a report of a sanitizer is about
 
 void expect(bool ok, const std::string& what) {
   if (ok) return;
@@ -188,12 +197,6 @@ void test_timing() {
 
 // ---- contractions ------------------------------------------------------------------------------
 
-struct Shape {
-  const char* why;
-  int64_t batch, groups, x_channels, y_channels;
-  std::vector<Axis> axes;  // y extents are given, so that leftovers and output_padding occur
-};
-
 std::vector<Shape> shapes() {
   return {
       {"1-D, one of everything", 1, 1, 1, 1, {{1, 1, 1, 1, 0, 1}}},
@@ -351,6 +354,12 @@ std::vector<Shape> shapes() {
        {{2, 2, 1, 1, 0, 1}, {3, 2, 2, 1, 0, 1}}},
       {"2-D, up to four channels of x", 2, 1, 3, 33, {{9, 3, 9, 1, 1, 1}, {37, 3, 37, 1, 1, 1}}},
       {"2-D, channels beyond the blocks", 1, 1, 65, 70, {{3, 2, 2, 1, 0, 1}, {67, 2, 66, 1, 0, 1}}},
+      {"2-D, parts of 64 channels and of more, staged",
+       1,
+       1,
+       6,
+       130,
+       {{11, 1, 6, 2, 0, 3}, {36, 3, 36, 1, 1, 1}}},
       {"2-D, row beyond the segment", 1, 1, 2, 3, {{1, 1, 1, 1, 0, 1}, {131, 3, 131, 1, 1, 1}}},
       {"2-D, long stride, window in the padding",
        1,
@@ -370,15 +379,9 @@ std::vector<Shape> shapes() {
   };
 }
 
-// Multiply-adds, absent taps included, of a shape that is large for --quick: what it leaves takes
-// 190 s in Bochs, boot included (Zen 3).
+// Terms of a shape that is large for --quick: what it leaves takes 190 s in Bochs, boot included
+// (Zen 3).
 constexpr int64_t kLarge = 200'000;
-
-int64_t terms(const Shape& shape) {
-  int64_t terms = shape.batch * shape.groups * shape.x_channels * shape.y_channels;
-  for (const Axis& axis : shape.axes) terms *= axis.k * axis.y;
-  return terms;
-}
 
 // `slices`: each of them with the shape's images.
 Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last,
@@ -492,6 +495,23 @@ void for_each_term(const Problem& p, const F& f) {
           }
 }
 
+// Calls f(index, channel) for every element of x or y.
+template <class F>
+void for_each_element(const Problem& p, Role role, const F& f) {
+  const Geometry& g = p.geometry;
+  const DataStrides& strides = role == Role::x ? p.x : p.y;
+  const auto extent = [&](int a) { return role == Role::x ? g.axes[a].x : g.axes[a].y; };
+  const int64_t channels = g.groups * (role == Role::x ? g.x_channels : g.y_channels);
+  for (int64_t n = 0; n < g.batch; ++n)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i0 = 0; i0 < extent(0); ++i0)
+        for (int64_t i1 = 0; i1 < extent(1); ++i1)
+          for (int64_t i2 = 0; i2 < extent(2); ++i2)
+            f(n * strides.batch + c * strides.channel + i0 * strides.axes[0] +
+                  i1 * strides.axes[1] + i2 * strides.axes[2],
+              c);
+}
+
 std::string full_name(const Backend& backend, std::string_view target) {
   return std::string(backend.name) + (target.empty() ? "" : "/") + std::string(target);
 }
@@ -513,6 +533,11 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       for (int64_t& value : integers[role])
         value = random() % 4 ? 0 : static_cast<int64_t>(random() % 5) - 2;
   }
+  const auto bias_of = [](int64_t channel) { return channel % 7 - 3; };
+  if (p.bias)
+    for_each_element(p, p.wanted, [&](int64_t index, int64_t channel) {
+      integers[p.wanted][index] = bias_of(channel);
+    });
   int64_t *const at_x = integers.x.data(), *const at_w = integers.w.data(),
                  *const at_y = integers.y.data();
   switch (p.wanted) {
@@ -526,6 +551,10 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       for_each_term(p, [=](int64_t x, int64_t w, int64_t y) { at_y[y] += at_x[x] * at_w[w]; });
       break;
   }
+  running = full_name(backend, target) + " " + prepared.plan->kernel + " " +
+            contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " + shape.why +
+            ", slices: " + std::to_string(p.slices) + (p.bias ? ", bias" : "") +
+            (p.epilogue == Epilogue::overwrite ? "" : ", added");
   bool equal = true, inside = true;
   visit_dtype(p.dtype, [&](auto element) {
     using T = decltype(element);
@@ -547,6 +576,14 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       tensor.insert(tensor.end(), zone, red);
       operands.data[role] = tensor.data() + zone;
     }
+    std::vector<T> bias;
+    if (p.bias) {
+      const Geometry& g = p.geometry;
+      const int64_t channels = p.wanted == Role::x ? g.x_channels : g.y_channels;
+      for (int64_t c = 0; c < g.groups * channels; ++c)
+        bias.push_back(from_double<T>(static_cast<double>(bias_of(c))));
+      operands.bias = bias.data();
+    }
     prepared.plan->run(operands);
     const std::vector<T>& result = tensors[p.wanted];
     const size_t size = integers[p.wanted].size();
@@ -558,28 +595,52 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
     for (size_t i = 0; i < zone; ++i)
       inside &= to_double(result[i]) == 7 && to_double(result[zone + size + i]) == 7;
   });
-  const std::string what = full_name(backend, target) + " " + prepared.plan->kernel + " " +
-                           contraction_name(p.wanted) + " " + dtype_name(p.dtype) + ": " +
-                           shape.why + ", slices: " + std::to_string(p.slices) +
-                           (p.epilogue == Epilogue::overwrite ? "" : ", added");
-  expect(equal, what);
-  expect(inside, what + " (wrote beyond the result)");
+  expect(equal, running);
+  expect(inside, running + " (wrote beyond the result)");
   return true;
 }
+
+// Contractions at random of each target, and their most terms.
+constexpr int kRandom = 1000;
+constexpr int64_t kMostRandomTerms = 2'000'000;
 
 // What the command line chooses; empty: everything that this CPU supports.
 struct Chosen {
   std::string backend, target;
   bool quick = false;
+  int random = kRandom;
+  unsigned seed = 1;
 };
 
-void test_target(const Backend& backend, std::string_view target, bool quick) {
+struct Counts {
   int ran = 0, declined = 0;
+};
+
+void test_random(const Backend& backend, std::string_view target, const Chosen& chosen,
+                 Counts& counts) {
+  std::mt19937 random(chosen.seed);
+  for (int i = 0; i < chosen.random; ++i) {
+    const Shape shape = random_shape(random, kMostRandomTerms);
+    const Role wanted = std::array{Role::x, Role::w, Role::y}[random() % 3];
+    const Dtype dtype = std::array{Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64}[random() % 4];
+    const bool channels_last = random() % 2;
+    const int64_t slices = wanted == Role::w ? 1 + random() % 2 : 1;
+    Problem problem = problem_of(shape, wanted, dtype, channels_last, slices);
+    problem.bias = wanted != Role::w && random() % 2;
+    problem.threads = 1 + static_cast<int>(random() % 3);
+    ++(test_contraction(backend, target, shape, problem) ? counts.ran : counts.declined);
+  }
+}
+
+void test_target(const Backend& backend, std::string_view target, const Chosen& chosen) {
+  Counts counts;
+  auto& [ran, declined] = counts;
   for (const Shape& shape : shapes())
     for (const Role wanted : {Role::x, Role::w, Role::y})
       for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64})
         for (const bool channels_last : {false, true}) {
-          if (quick && terms(shape) > kLarge && !(dtype == Dtype::f32 && channels_last)) continue;
+          if (chosen.quick && terms(shape) > kLarge && !(dtype == Dtype::f32 && channels_last))
+            continue;
           for (const int64_t slices : {1, 2}) {
             if (slices > 1 && wanted != Role::w) continue;
             const Problem problem = problem_of(shape, wanted, dtype, channels_last, slices);
@@ -590,6 +651,7 @@ void test_target(const Backend& backend, std::string_view target, bool quick) {
           added.epilogue = Epilogue::add;
           ++(test_contraction(backend, target, shape, added) ? ran : declined);
         }
+  test_random(backend, target, chosen, counts);
   const std::string name = full_name(backend, target);
   std::printf("%s: %d contractions ran, %d declined\n", name.c_str(), ran, declined);
   expect(ran > 0, name + " ran");
@@ -611,7 +673,7 @@ void test_backends(const std::vector<const Backend*>& backends, const Chosen& ch
       std::string reason = backend->why_unsupported();
       if (reason.empty() && !target.supported()) reason = "this CPU lacks its instructions";
       if (reason.empty()) {
-        test_target(*backend, target.name, chosen.quick);
+        test_target(*backend, target.name, chosen);
         ran = true;
       } else {
         std::printf("%s: not supported here: %s\n", name.c_str(), reason.c_str());
@@ -627,14 +689,25 @@ Chosen parse(const std::vector<std::string>& arguments) {
   Chosen chosen;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    const bool takes_name = argument == "--backend" || argument == "--target";
-    if (argument == "--quick")
+    const std::string* const value = i + 1 < arguments.size() ? &arguments[i + 1] : nullptr;
+    if (argument == "--quick") {
       chosen.quick = true;
-    else if (takes_name && i + 1 < arguments.size())
-      (argument == "--backend" ? chosen.backend : chosen.target) = arguments[++i];
+      chosen.random = 0;
+      continue;
+    }
+    if (argument == "--backend" && value)
+      chosen.backend = *value;
+    else if (argument == "--target" && value)
+      chosen.target = *value;
+    else if (argument == "--random" && value)
+      chosen.random = std::stoi(*value);
+    else if (argument == "--seed" && value)
+      chosen.seed = static_cast<unsigned>(std::stoul(*value));
     else
       throw std::runtime_error("bad argument '" + argument +
-                               "'; there are: --backend NAME, --target NAME, --quick");
+                               "'; there are: --backend NAME, --target NAME, --quick, --random "
+                               "COUNT, --seed SEED");
+    ++i;
   }
   return chosen;
 }
@@ -664,6 +737,9 @@ void run(const Chosen& chosen) {
 
 int main(int argc, char** argv) {
   using namespace convtbw;
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_set_death_callback([] { std::fprintf(stderr, "during: %s\n", running.c_str()); });
+#endif
   try {
     run(parse({argv + 1, argv + argc}));
   } catch (const std::exception& error) {
