@@ -161,7 +161,9 @@ void DataPlan::choose_sizes() {
                                [](const Phase& phase) { return phase.sliding.taps == 1; });
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
-  const int64_t lane_bytes = problem_.geometry.taps() * (in_channels_ + 1) * unit();
+  const Geometry& g = problem_.geometry;
+  const int64_t lane_bytes =
+      g.taps() / g.axes[2].k * weights_.units(g.axes[2].k, in_channels_) * unit();
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
   const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes);
@@ -255,15 +257,22 @@ void DataPlan::choose_sizes() {
   lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
   const int64_t wanted = ceil_div(kItems, box_count() * groups_at_once);
   if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
-  const int64_t blocks = static_cast<int64_t>(blocks_.size());
-  int64_t part_blocks = std::max<int64_t>(1, lanes / width);
-  part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
-  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  double copied = static_cast<double>(box_count()), products = 1;
+  for (int a = 0; a < kBoxRank; ++a) {
+    copied *= static_cast<double>(strips[a].length);
+    int64_t along = 0;
+    for (const Phase& phase : axes_[a].phases)
+      along += (phase.end - phase.begin) * phase.sliding.taps;
+    products *= static_cast<double>(along);
+  }
+  const Parting parting = cut_blocks(std::ssize(blocks_), groups, box_count(), lanes / width,
+                                     kPackedBytes / (lane_bytes * width),
+                                     reading_ == Reading::box ? copied / products : 0);
+  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, parting.blocks);
+  parts_per_pass_ = parting.per_pass;
   largest_part_lanes_ = 0;
   for (const BlockRange& part : parts_)
     largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
-  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
-                                        static_cast<int64_t>(parts_.size()));
   tile_list_ = pixels(size);
   stage_units_ = 0;
   if (staged_)  // a part of fewer lanes may have the longer pitch

@@ -287,14 +287,12 @@ void WinogradPlan::choose_sizes() {
   int64_t lanes = std::min(kStageBytes / (4 * positions()), kPackedBytes / lane_bytes);
   const int64_t wanted = ceil_div(kItems, boxes() * groups_at_once);
   if (wanted > 1) lanes = std::min(lanes, ceil_div(out_channels_, wanted));
-  const int64_t blocks = static_cast<int64_t>(blocks_.size());
-  int64_t part_blocks = std::clamp<int64_t>(lanes / width, 1, blocks);
-  part_blocks = ceil_div(blocks, ceil_div(blocks, part_blocks));
-  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, part_blocks);
+  const Parting parting = cut_blocks(std::ssize(blocks_), groups, boxes(), lanes / width,
+                                     kPackedBytes / (lane_bytes * width), 1);
+  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, parting.blocks);
+  parts_per_pass_ = parting.per_pass;
   for (const BlockRange& part : parts_)
     largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
-  parts_per_pass_ = std::clamp<int64_t>(kPackedBytes / (lane_bytes * largest_part_lanes_), 1,
-                                        static_cast<int64_t>(parts_.size()));
   // Pixels of the stage do not all begin in the same sets of the cache.
   stage_[3] = largest_part_lanes_ % 64 == 0 ? largest_part_lanes_ + 16 : largest_part_lanes_;
   for (int a = kBoxRank - 2; a >= 0; --a) stage_[a] = stage_[a + 1] * covered(a + 1, size[a + 1]);

@@ -75,4 +75,15 @@ inline std::vector<BlockRange> block_ranges(const std::vector<LaneBlock>& blocks
   return ranges;
 }
 
+// Blocks of a part of a group, and how many parts' weights are packed at a time.
+struct Parting {
+  int64_t blocks, per_pass;
+};
+
+// Parts of up to `most_blocks` of a group's blocks, each computed in so many boxes; those that are
+// packed at a time have up to `room` blocks, if more than one. Smaller parts where threads would
+// wait for each other. `copied`: elements that each part copies, for a product of a channel.
+Parting cut_blocks(int64_t blocks, int64_t groups, int64_t boxes, int64_t most_blocks, int64_t room,
+                   double copied);
+
 }  // namespace convtbw::simd
