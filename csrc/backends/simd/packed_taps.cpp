@@ -68,11 +68,31 @@ void PackedTaps::pack(const void* weights, std::span<const BoxPhase> phases,
   const char* const w = static_cast<const char*>(weights) + first * bytes;
   if (run_on_) return pack_running_on(w, phases, block);
   if (contiguous_) return pack_transposed(w, phases, block);
+  // Taps whose channels are as far apart as those of the tap before are more rows of one copy,
+  // which fetches rows ahead: 1 to 1026 channels, 1024 taps, NXC, 0.82 of the time (Zen 5).
+  const bool whole = block.channels % elements_of_unit() == 0;
+  Copy rows{};
   for_each_packed_tap(phases, block, [&](int64_t tap, char* to) {
-    pack_channel_rows(arithmetic_, dtype_,
-                      {w + tap * bytes, in_stride_, out_stride_, to, block.width, 1, block.channels,
-                       block.live, block.width - block.live});
+    const char* const from = w + tap * bytes;
+    const auto* const last = static_cast<const char*>(rows.from);
+    if (rows.rows == 1) rows.from_row = (from - last) / bytes;
+    if (whole && rows.rows && from == last + rows.rows * rows.from_row * bytes &&
+        to == static_cast<char*>(rows.to) + rows.rows / elements_of_unit() * block.width * unit()) {
+      rows.rows += block.channels;
+      return;
+    }
+    if (rows.rows) pack_channel_rows(arithmetic_, dtype_, rows);
+    rows = {from,
+            in_stride_,
+            out_stride_,
+            to,
+            block.width,
+            1,
+            block.channels,
+            block.live,
+            block.width - block.live};
   });
+  if (rows.rows) pack_channel_rows(arithmetic_, dtype_, rows);
 }
 
 void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases,
@@ -99,9 +119,9 @@ void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases
   });
 }
 
-// Taps of some channels, transposed; then each to its place. Those of a single channel lie a power
-// of two apart there, often, and would drive each other out of the first-level cache: 3x3 of 512
-// channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
+// Taps of some channels, transposed; then each to its place, if it is not there yet. Those of a
+// single channel lie a power of two apart there, often, and would drive each other out of the
+// first-level cache: 3x3 of 512 channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
 void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases,
                                  const Block& block) const {
   constexpr int64_t kTileBytes = 32 << 10, kMostUnits = 16;
@@ -125,7 +145,9 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
     const int64_t taps = (end - 1)->tap + 1 - first_tap, tap_row = taps * row;
     const char* const from = w + first_tap * bytes;
     const int64_t most_units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
-    char* const tile = local_scratch<char>(most_units * tap_row);
+    const bool in_place =
+        all_units == 1 && end - begin == taps && (end - 1)->to - begin->to == tap_row - row;
+    char* const tile = in_place ? begin->to : local_scratch<char>(most_units * tap_row);
     Copy copy{from,
               1,
               out_stride_,
@@ -148,7 +170,7 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
         copy.halves = (i + 1) * channels > block.channels ? Halves::first : Halves::both;
         arithmetic_.pack[static_cast<int>(dtype_)](copy);
       }
-      for (auto place = begin; place != end; ++place)
+      for (auto place = in_place ? end : begin; place != end; ++place)
         std::memcpy(place->to + first * row, tile + (place->tap - first_tap) * most_units * row,
                     count * row);
     }
