@@ -144,9 +144,11 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
       ++end;
     const int64_t taps = (end - 1)->tap + 1 - first_tap, tap_row = taps * row;
     const char* const from = w + first_tap * bytes;
-    const int64_t most_units = std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
-    const bool in_place =
-        all_units == 1 && end - begin == taps && (end - 1)->to - begin->to == tap_row - row;
+    bool in_place = all_units == 1 && end - begin == taps;
+    for (auto place = begin; place != end; ++place)
+      in_place &= place->to == begin->to + (place - begin) * row;
+    const int64_t most_units =
+        in_place ? 1 : std::clamp<int64_t>(kTileBytes / tap_row, 1, kMostUnits);
     char* const tile = in_place ? begin->to : local_scratch<char>(most_units * tap_row);
     Copy copy{from,
               1,
