@@ -9,7 +9,9 @@ namespace convtbw::simd {
 
 namespace {
 
-bool covered(const Axis& a) { return a.k > 1 && a.k == a.x && a.y == 1 && a.pad == 0; }
+bool covered(const Axis& a) {
+  return a.k > 1 && a.k == a.x && a.y == 1 && a.pad == 0 && a.dilation == 1;
+}
 
 // Windows follow each other without gaps, and leave nothing over. (Dilated ones overlap.)
 bool tiled(const Axis& a) {
