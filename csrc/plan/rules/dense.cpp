@@ -39,7 +39,8 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 // - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
 //   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
 // - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
-//   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1.
+//   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1; Zen 5, channels
+//   last, k2 and k4, 30 random layers, 0.34 to 0.99, once 1.22.
 // One thread: from 32 channels on up to k3 1.05 to 1.25 (one tap, channels first, 0.8; k7 0.5 to
 // 0.65). On Ice Lake fprop and dgrad of 4 to 16 channels on both sides 1.05 to 1.3, and fprop of
 // windows that do not overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
@@ -62,7 +63,8 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
     if (few < 8 || !unit_dilations(g)) return false;
     if (p.wanted == Role::y) return channels_last && !is_zen_5();
     if (p.wanted == Role::x || !up_to(4)) return false;
-    return channels_last ? up_to(2) || !up_to(3) : few == 16 && !up_to(3);
+    if (channels_last) return !is_zen_5() && (up_to(2) || !up_to(3));
+    return few == 16 && !up_to(3);
   }
   if (few < 16 || !up_to(5)) return false;
   if (one_tap(g)) return channels_last && (p.wanted == Role::w || few >= 32);
@@ -106,8 +108,12 @@ bool into_one_vector(const Problem& p, int64_t from, int64_t into) {
 //   1.5 from 5 channels on;
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
 //   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
-//   the mean, 7x7 and 8x8 0.95 in the mean; channels first, k4 of stride 2 up to 4x4 0.6 to 0.9,
-//   others 0.8 to 1.6;
+//   the mean, 7x7 and 8x8 0.95 in the mean;
+// - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6; Zen
+// 5,
+//   AVX-512 kernels of both, 90 random layers: one window, as of DCGAN's first and last layers,
+//   0.19 to 0.52; k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from 5x5 on 0.46 to 1.04, 0.85
+//   in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
 // - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95
 // to 1.08;
 //   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
@@ -119,8 +125,12 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const bool channels_last = has_channels_last(p);
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  const bool small = avx512 && is_zen_5() && !channels_last && columns.y <= 8 &&
+                     (std::min(rows.k, columns.k) > 2 || columns.y == 1);
+  if (small && columns.y <= 4) return false;
   if (avx512 && into_one_vector(p, g.x_channels, g.y_channels)) return true;
-  const Axis& columns = g.axes[2];
+  if (small) return false;
   constexpr int64_t kLongSum = 4096, kWidePadding = 10;
   if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
@@ -134,7 +144,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
   if (!channels_last && !avx512 && (g.batch > 1 || apart(g))) return false;
-  return g.axes[1].k <= 5 && g.axes[2].k <= 5 && !(apart(g) && g.x_channels < 256);
+  return rows.k <= 5 && columns.k <= 5 && !(apart(g) && g.x_channels < 256);
 }
 
 // dgrad:
