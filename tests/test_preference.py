@@ -271,6 +271,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(data, 7, 56, 32, results=40, **first) == "simd"
         assert served("convolution", 5, 56, 64, results=16, **first) == onednn_if(zen_5)
         assert served("convolution", 5, 56, 60, results=16, **first) == "simd"
+        assert served("convolution", 4, 4, 64, padded=False, **first) == onednn_if(not zen_5)
+        assert served("convolution", 4, 8, 64, **first) == onednn_if(not zen_5)
+        assert served("convolution", 4, 16, 64, **first) == "onednn"
         many_absent = {"results": 40, "dilation": 2, "padded": False}
         assert served(data, 7, 56, 32, **many_absent, **first) == onednn_if(zen_3_or_4)
         assert served(data, 7, 112, 32, **many_absent, **first) == "simd"
@@ -295,6 +298,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 5, 12, 16, axes=3) == "onednn"
         assert served(weights, 3, 12, 16, axes=3) == "simd"  # Winograd
         assert served(weights, 2, 16, 16, stride=2, axes=3) == "onednn"
+        assert served(weights, 2, 16, 32, stride=2, axes=3) == onednn_if(not zen_5)
         assert served(weights, 3, 16, 16, stride=2, axes=3) == "simd"
         assert served("convolution_backward_data", 5, 12, 16, axes=3) == "onednn"
         assert served("convolution_backward_data", 3, 16, 16, stride=2, axes=3) == "simd"

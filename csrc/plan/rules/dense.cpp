@@ -40,7 +40,7 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 //   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
 // - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
 //   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1; Zen 5, channels
-//   last, k2 and k4, 30 random layers, 0.34 to 0.99, once 1.22.
+//   last, k2 and k4, 40 random layers, with 24 channels and more 0.34 to 0.99, with 16 1.0 to 1.6.
 // One thread: from 32 channels on up to k3 1.05 to 1.25 (one tap, channels first, 0.8; k7 0.5 to
 // 0.65). On Ice Lake fprop and dgrad of 4 to 16 channels on both sides 1.05 to 1.3, and fprop of
 // windows that do not overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
@@ -63,7 +63,7 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
     if (few < 8 || !unit_dilations(g)) return false;
     if (p.wanted == Role::y) return channels_last && !is_zen_5();
     if (p.wanted == Role::x || !up_to(4)) return false;
-    if (channels_last) return !is_zen_5() && (up_to(2) || !up_to(3));
+    if (channels_last) return (few <= 16 || !is_zen_5()) && (up_to(2) || !up_to(3));
     return few == 16 && !up_to(3);
   }
   if (few < 16 || !up_to(5)) return false;
@@ -109,14 +109,12 @@ bool into_one_vector(const Problem& p, int64_t from, int64_t into) {
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
 //   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
 //   the mean, 7x7 and 8x8 0.95 in the mean;
-// - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6; Zen
-// 5,
-//   AVX-512 kernels of both, 90 random layers: one window, as of DCGAN's first and last layers,
-//   0.19 to 0.52; k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from 5x5 on 0.46 to 1.04, 0.85
-//   in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
-// - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95
-// to 1.08;
-//   oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
+// - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6;
+//   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window, as of DCGAN's
+//   first and last layers, 0.19 to 0.52; k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from
+//   5x5 on 0.46 to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
+// - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95 to
+//   1.08; oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
 // - dilations, channels first, two threads of Zen 5, 60 random layers: AVX-512 kernels of both 0.45
 //   to 1.04, once 1.4, AVX2 kernels 0.44 to 1.0; with padding wider than 10, which oneDNN may
 //   compute as products of matrices, 0.3 to 1.1.
