@@ -11,12 +11,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "plan/backend.h"
 #include "plan/timing.h"
 #include "random_shape.h"
@@ -518,6 +520,15 @@ void for_each_element(const Problem& p, Role role, const F& f) {
               c);
 }
 
+// With NaN in every dtype: what a plan has not written it must not read, not even to multiply it by
+// zero.
+void fill_scratch(int threads) {
+  constexpr int64_t kBytes = 2 << 20;
+  std::memset(shared_scratch<char>(kBytes), 0xff, kBytes);
+#pragma omp parallel num_threads(threads)
+  std::memset(local_scratch<char>(kBytes), 0xff, kBytes);
+}
+
 std::string full_name(const Backend& backend, std::string_view target) {
   return std::string(backend.name) + (target.empty() ? "" : "/") + std::string(target);
 }
@@ -590,6 +601,7 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
         bias.push_back(from_double<T>(static_cast<double>(bias_of(c))));
       operands.bias = bias.data();
     }
+    fill_scratch(p.threads);
     prepared.plan->run(operands);
     const std::vector<T>& result = tensors[p.wanted];
     const size_t size = integers[p.wanted].size();
