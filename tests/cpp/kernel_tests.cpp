@@ -523,7 +523,7 @@ void for_each_element(const Problem& p, Role role, const F& f) {
 // With NaN in every dtype: what a plan has not written it must not read, not even to multiply it by
 // zero.
 void fill_scratch(int threads) {
-  constexpr int64_t kBytes = 2 << 20;
+  constexpr int64_t kBytes = 256 << 10;  // emulators fill it too, each time
   std::memset(shared_scratch<char>(kBytes), 0xff, kBytes);
 #pragma omp parallel num_threads(threads)
   std::memset(local_scratch<char>(kBytes), 0xff, kBytes);
