@@ -171,7 +171,7 @@ void DataPlan::run_box(const Operands& operands, const char* copy, const BlockRa
   char* c = out;
   if (staged_) {
     c = stage;
-    c_stride[3] = stage_pitch(part.lanes);
+    c_stride[3] = stage_pitch(largest_part_lanes_);
     for (int a = kBoxRank - 2; a >= 0; --a) c_stride[a] = c_stride[a + 1] * positions.count[a + 1];
     for (int a = 0; a < kBoxRank; ++a) c -= positions.begin[a] * c_stride[a] * unit();
   } else {

@@ -71,6 +71,7 @@ class DataPlan : public DirectedPlan {
 
   void lay_out(Reading reading, bool staged);
   void choose_sizes();
+  double copied_positions() const;
   void lay_out_copy();
   Products choose_edges();
   Reading best_reading(const Products& products) const;
@@ -101,8 +102,6 @@ class DataPlan : public DirectedPlan {
   int64_t local_bytes() const {
     return 2 * tile_list_ * int64_t{sizeof(int64_t)} + (buffer_units_ + stage_units_) * unit();
   }
-  // Pixels of the stage do not all begin in the same sets of the cache.
-  static int64_t stage_pitch(int64_t lanes) { return lanes % 64 == 0 ? lanes + 16 : lanes; }
   static PerAxis<Range> all_taps(const BoxPhase& phase) {
     PerAxis<Range> taps;
     for (int a = 0; a < kBoxRank; ++a) taps[a] = {0, phase.axes[a]->sliding.taps};

@@ -150,12 +150,9 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   const Geometry& g = problem_.geometry;
   if (turns_.size() > 1 || pairs_run_on_) return Reading::box;
   const auto groups = static_cast<double>(g.groups);
-  double copied = static_cast<double>(grid_.boxes() * std::ssize(parts_)) / groups;
+  const double copied = copied_positions() * static_cast<double>(std::ssize(parts_)) / groups;
   double positions = 1;
-  for (int a = 0; a < kBoxRank; ++a) {
-    copied *= static_cast<double>(turns_.front().strips[a].length);
-    positions *= static_cast<double>(in_.extent[a]);
-  }
+  for (const int64_t extent : in_.extent) positions *= static_cast<double>(extent);
   double vectors = 0;
   for (const LaneBlock& block : blocks_) vectors += block.vectors;
   const double times = copied / positions, share = copied / (products.least * vectors);

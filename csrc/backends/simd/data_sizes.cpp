@@ -1,5 +1,6 @@
 // What a plan of fprop and dgrad decides once (data.h).
 #include <algorithm>
+#include <utility>
 
 #include "backends/simd/data.h"
 #include "backends/simd/edges.h"
@@ -257,27 +258,27 @@ void DataPlan::choose_sizes() {
   lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
   const int64_t wanted = ceil_div(kItems, box_count() * groups_at_once);
   if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
-  double copied = static_cast<double>(box_count()), products = 1;
-  for (int a = 0; a < kBoxRank; ++a) {
-    copied *= static_cast<double>(strips[a].length);
+  double products = 1;
+  for (const PhasedAxis& axis : axes_) {
     int64_t along = 0;
-    for (const Phase& phase : axes_[a].phases)
-      along += (phase.end - phase.begin) * phase.sliding.taps;
+    for (const Phase& phase : axis.phases) along += (phase.end - phase.begin) * phase.sliding.taps;
     products *= static_cast<double>(along);
   }
-  const Parting parting = cut_blocks(std::ssize(blocks_), groups, box_count(), lanes / width,
-                                     kPackedBytes / (lane_bytes * width),
-                                     reading_ == Reading::box ? copied / products : 0);
-  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, parting.blocks);
+  Parting parting = cut_blocks(blocks_, arithmetic_.lanes, groups, grid_.boxes(), lanes / width,
+                               kPackedBytes / (lane_bytes * width),
+                               reading_ == Reading::box ? copied_positions() / products : 0);
+  parts_ = std::move(parting.parts);
   parts_per_pass_ = parting.per_pass;
-  largest_part_lanes_ = 0;
-  for (const BlockRange& part : parts_)
-    largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
+  largest_part_lanes_ = parting.largest_lanes;
   tile_list_ = pixels(size);
-  stage_units_ = 0;
-  if (staged_)  // a part of fewer lanes may have the longer pitch
-    for (const BlockRange& part : parts_)
-      stage_units_ = std::max(stage_units_, covered(size) * stage_pitch(part.lanes));
+  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
+}
+
+// That all boxes meet, for each part.
+double DataPlan::copied_positions() const {
+  auto copied = static_cast<double>(grid_.boxes());
+  for (const Strip& strip : turns_.front().strips) copied *= static_cast<double>(strip.length);
+  return copied;
 }
 
 std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& arithmetic,

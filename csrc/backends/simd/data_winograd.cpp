@@ -10,6 +10,7 @@
 // the direct method computes the call again.
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/directed_plan.h"
@@ -140,7 +141,7 @@ class WinogradPlan : public DirectedPlan {
   Packing packing_;
   BoxGrid grid_;  // of tiles
   std::vector<BlockRange> parts_;
-  int64_t parts_per_pass_, largest_part_lanes_ = 0;
+  int64_t parts_per_pass_, largest_part_lanes_;
   int64_t weights_rows_ = 0;  // of all packed weights
   int64_t all_taps_ = 1;      // of the weights
   bool taps_contiguous_;      // in the weights, where channels are not
@@ -287,14 +288,12 @@ void WinogradPlan::choose_sizes() {
   int64_t lanes = std::min(kStageBytes / (4 * positions()), kPackedBytes / lane_bytes);
   const int64_t wanted = ceil_div(kItems, boxes() * groups_at_once);
   if (wanted > 1) lanes = std::min(lanes, ceil_div(out_channels_, wanted));
-  const Parting parting = cut_blocks(std::ssize(blocks_), groups, boxes(), lanes / width,
-                                     kPackedBytes / (lane_bytes * width), 1);
-  parts_ = block_ranges(blocks_, arithmetic_.lanes, groups, parting.blocks);
+  Parting parting = cut_blocks(blocks_, arithmetic_.lanes, groups, boxes(), lanes / width,
+                               kPackedBytes / (lane_bytes * width), 1);
+  parts_ = std::move(parting.parts);
   parts_per_pass_ = parting.per_pass;
-  for (const BlockRange& part : parts_)
-    largest_part_lanes_ = std::max(largest_part_lanes_, part.lanes);
-  // Pixels of the stage do not all begin in the same sets of the cache.
-  stage_[3] = largest_part_lanes_ % 64 == 0 ? largest_part_lanes_ + 16 : largest_part_lanes_;
+  largest_part_lanes_ = parting.largest_lanes;
+  stage_[3] = stage_pitch(largest_part_lanes_);
   for (int a = kBoxRank - 2; a >= 0; --a) stage_[a] = stage_[a + 1] * covered(a + 1, size[a + 1]);
   stage_units_ = stage_[0] * size[0];
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);

@@ -75,15 +75,19 @@ inline std::vector<BlockRange> block_ranges(const std::vector<LaneBlock>& blocks
   return ranges;
 }
 
-// Blocks of a part of a group, and how many parts' weights are packed at a time.
+// The parts of all groups; their weights are packed so many at a time.
 struct Parting {
-  int64_t blocks, per_pass;
+  std::vector<BlockRange> parts;
+  int64_t per_pass, largest_lanes;
 };
 
 // Parts of up to `most_blocks` of a group's blocks, each computed in so many boxes; those that are
 // packed at a time have up to `room` blocks, if more than one. Smaller parts where threads would
 // wait for each other. `copied`: elements that each part copies, for a product of a channel.
-Parting cut_blocks(int64_t blocks, int64_t groups, int64_t boxes, int64_t most_blocks, int64_t room,
-                   double copied);
+Parting cut_blocks(const std::vector<LaneBlock>& blocks, int lanes, int64_t groups, int64_t boxes,
+                   int64_t most_blocks, int64_t room, double copied);
+
+// Lanes from one pixel of a stage to the next: they do not all begin in the same sets of the cache.
+inline int64_t stage_pitch(int64_t lanes) { return lanes % 64 == 0 ? lanes + 16 : lanes; }
 
 }  // namespace convtbw::simd
