@@ -11,6 +11,7 @@ import itertools
 import pytest
 import torch
 from dense import problem
+from layers import Call
 from targets import every_target, multiplies_pairs
 
 import torch_ops
@@ -84,3 +85,17 @@ def test_what_is_not_finite_does_not_reach_the_next_window(
                 data.zero_()
                 data[1, 1, pixel, channel] = value
                 assert call.is_exact(), (channels, taps, stride, pixel, channel)
+
+
+@pytest.mark.parametrize("partial", ["fprop", "dgrad"])
+@every_target
+def test_channels_of_a_larger_tensor(target: str, partial: str) -> None:
+    """All but the last of an even number: with that one a pixel's last pair would be whole."""
+    with torch_ops.backends.use("simd", target):
+        for channels, stride in itertools.product((1, 3, 7, 17, 33, 63), (1, 3)):
+            call = problem(partial, channels, (7, 9), (3, 3), stride=stride, data_format="NXC")
+            data, w = call.operands
+            larger = torch.full((*data.shape[:-1], channels + 1), torch.nan, dtype=data.dtype)
+            larger[..., :channels] = data
+            call = Call(call.name, (larger[..., :channels], w), call.attributes)
+            assert call.is_exact(), (channels, stride)

@@ -439,8 +439,10 @@ template <class From, class To>
 void copy(Copy c, From from) {
   constexpr int64_t unit = From::kElements;
   if (c.to_column == 1 && c.from_column == unit) {
-    if (!c.zeros && c.panels == 1 && c.from_row == c.columns * unit && c.to_row == c.columns) {
-      c.columns *= c.rows;  // one long row
+    // One long row. Not of odd pairs: what follows each row is another tensor's, and may be NaN.
+    if (!c.zeros && !c.odd && c.panels == 1 && c.from_row == c.columns * unit &&
+        c.to_row == c.columns) {
+      c.columns *= c.rows;
       c.rows = 1;
     }
     copy_rows<From, To>(c, from);
