@@ -6,12 +6,14 @@
 // more of each target, the same for the same seed.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -19,6 +21,7 @@
 
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "layout.h"
 #include "listed_shapes.h"
 #include "plan/backend.h"
 #include "plan/timing.h"
@@ -204,7 +207,7 @@ void test_timing() {
 // (Zen 3).
 constexpr int64_t kLarge = 200'000;
 
-// `slices`: each of them with the shape's images.
+// `slices`: each of them with the shape's images. Without gaps, and weights in torch's own order.
 Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_last,
                    int64_t slices) {
   Problem p;
@@ -219,52 +222,11 @@ Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_l
   p.wanted = wanted;
   p.dtype = dtype;
   p.threads = 2;
-  const auto data_strides = [&](Role role, int64_t channels) {
-    DataStrides s;
-    int64_t step = 1;
-    if (channels_last) {
-      s.channel = channels > 1 ? 1 : 0;
-      step = channels;
-    }
-    for (int a = kMaxRank - 1; a >= kMaxRank - g.rank; --a) {
-      const int64_t extent = role == Role::x ? g.axes[a].x : g.axes[a].y;
-      s.axes[a] = extent > 1 ? step : 0;
-      step *= extent;
-    }
-    if (!channels_last) {
-      s.channel = channels > 1 ? step : 0;
-      step *= channels;
-    }
-    s.batch = g.batch > 1 ? step : 0;
-    return s;
-  };
-  p.x = data_strides(Role::x, g.groups * g.x_channels);
-  p.y = data_strides(Role::y, g.groups * g.y_channels);
-  int64_t step = 1;  // (groups * Q, C, K...), torch's own order
-  for (int a = kMaxRank - 1; a >= kMaxRank - g.rank; --a) {
-    p.w.axes[a] = g.axes[a].k > 1 ? step : 0;
-    step *= g.axes[a].k;
-  }
-  p.w.x_channel = g.x_channels > 1 ? step : 0;
-  step *= g.x_channels;
-  p.w.y_channel = g.y_channels > 1 ? step : 0;
-  step *= g.y_channels;
-  p.w.group = g.groups > 1 ? step : 0;
   p.slices = slices;
-  p.w.slice = slices > 1 ? step * g.groups : 0;
-  p.x.slice = slices > 1 ? shape.batch * p.x.batch : 0;
-  p.y.slice = slices > 1 ? shape.batch * p.y.batch : 0;
+  const auto no_gap = [] { return 0; };
+  for (const Role role : {Role::x, Role::y}) lay_out(p, role, data_order(channels_last), no_gap);
+  lay_out(p, Role::w, weights_orders().back(), no_gap);
   return p;
-}
-
-int64_t size_of(const Problem& p, Role role) {
-  const Geometry& g = p.geometry;
-  int64_t size = role == Role::w
-                     ? p.slices * g.groups * g.x_channels * g.y_channels
-                     : g.batch * g.groups * (role == Role::x ? g.x_channels : g.y_channels);
-  for (const Axis& axis : g.axes)
-    size *= role == Role::x ? axis.x : role == Role::w ? axis.k : axis.y;
-  return size;
 }
 
 // Calls f(index of x, index of w, index of y) for every present term of the trilinear form. What is
@@ -316,23 +278,6 @@ void for_each_term(const Problem& p, const F& f) {
           }
 }
 
-// Calls f(index, channel) for every element of x or y.
-template <class F>
-void for_each_element(const Problem& p, Role role, const F& f) {
-  const Geometry& g = p.geometry;
-  const DataStrides& strides = role == Role::x ? p.x : p.y;
-  const auto extent = [&](int a) { return role == Role::x ? g.axes[a].x : g.axes[a].y; };
-  const int64_t channels = g.groups * (role == Role::x ? g.x_channels : g.y_channels);
-  for (int64_t n = 0; n < g.batch; ++n)
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t i0 = 0; i0 < extent(0); ++i0)
-        for (int64_t i1 = 0; i1 < extent(1); ++i1)
-          for (int64_t i2 = 0; i2 < extent(2); ++i2)
-            f(n * strides.batch + c * strides.channel + i0 * strides.axes[0] +
-                  i1 * strides.axes[1] + i2 * strides.axes[2],
-              c);
-}
-
 // With NaN in every dtype: what a plan has not written it must not read, not even to multiply it by
 // zero.
 void fill_scratch(int threads) {
@@ -355,18 +300,20 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
     return false;
   }
   std::mt19937 random(1);
+  constexpr int64_t kGap = std::numeric_limits<int64_t>::max();  // between a tensor's elements
   PerRole<std::vector<int64_t>> integers;
   for (const Role role : {Role::x, Role::w, Role::y}) {
-    integers[role].resize(size_of(p, role));
+    integers[role].assign(size_of(p, role), kGap);
     // Mostly zeros: sums stay below 256 and so exact in bfloat16.
-    if (role != p.wanted)
-      for (int64_t& value : integers[role])
-        value = random() % 4 ? 0 : static_cast<int64_t>(random() % 5) - 2;
+    for_each_element(p, role, [&](int64_t index, const auto&) {
+      const bool zero = role == p.wanted || random() % 4;
+      integers[role][index] = zero ? 0 : static_cast<int64_t>(random() % 5) - 2;
+    });
   }
   const auto bias_of = [](int64_t channel) { return channel % 7 - 3; };
   if (p.bias)
-    for_each_element(p, p.wanted, [&](int64_t index, int64_t channel) {
-      integers[p.wanted][index] = bias_of(channel);
+    for_each_element(p, p.wanted, [&](int64_t index, const auto& position) {
+      integers[p.wanted][index] = bias_of(position[1]);
     });
   int64_t *const at_x = integers.x.data(), *const at_w = integers.w.data(),
                  *const at_y = integers.y.data();
@@ -388,8 +335,9 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   bool equal = true, inside = true;
   visit_dtype(p.dtype, [&](auto element) {
     using T = decltype(element);
-    // Red zones before and behind every tensor; the result itself starts as NaN: it must be
-    // overwritten, never read. What is added to starts as such an integer that no sum is large.
+    // Red zones before and behind every tensor, and NaN between the elements of operands; the
+    // result itself starts as NaN: it must be overwritten, never read. What is added to starts as
+    // such an integer that no sum is large.
     const auto start = [&](int64_t value) {
       return p.epilogue == Epilogue::overwrite ? NAN : static_cast<double>(1 - value / 2);
     };
@@ -401,8 +349,9 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
       std::vector<T>& tensor = tensors[role];
       tensor.assign(zone, red);
       for (const int64_t value : integers[role])
-        tensor.push_back(
-            from_double<T>(role == p.wanted ? start(value) : static_cast<double>(value)));
+        tensor.push_back(from_double<T>(value == kGap      ? NAN
+                                        : role == p.wanted ? start(value)
+                                                           : static_cast<double>(value)));
       tensor.insert(tensor.end(), zone, red);
       operands.data[role] = tensor.data() + zone;
     }
@@ -431,6 +380,20 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   return true;
 }
 
+// Any layout that a caller may have: results are dense, operands may be parts of larger tensors.
+void lay_out_at_random(std::mt19937& random, Problem& p) {
+  const auto some = [&] { return random() % 4 ? 0 : 1 + static_cast<int64_t>(random() % 3); };
+  const auto none = [] { return int64_t{0}; };
+  for (const Role role : {Role::x, Role::w, Role::y}) {
+    const std::vector<Order> orders =
+        role == Role::w ? weights_orders() : std::vector{data_order(false), data_order(true)};
+    Order order = orders[random() % orders.size()];
+    const bool dense = role == p.wanted || random() % 2;
+    if (!dense && random() % 4 == 0) std::shuffle(order.begin() + 1, order.end(), random);
+    dense ? lay_out(p, role, order, none) : lay_out(p, role, order, some);
+  }
+}
+
 // Contractions at random of each target; the most terms of half of them, where sizes vary, and of
 // the others, where little is left of every axis.
 constexpr int kRandom = 1000;
@@ -455,9 +418,9 @@ void test_random(const Backend& backend, std::string_view target, const Chosen& 
     const Shape shape = random_shape(random, i % 2 ? kManyTerms : kFewTerms);
     const Role wanted = std::array{Role::x, Role::w, Role::y}[random() % 3];
     const Dtype dtype = std::array{Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64}[random() % 4];
-    const bool channels_last = random() % 2;
     const int64_t slices = wanted == Role::w ? 1 + random() % 2 : 1;
-    Problem problem = problem_of(shape, wanted, dtype, channels_last, slices);
+    Problem problem = problem_of(shape, wanted, dtype, random() % 2, slices);
+    if (random() % 2) lay_out_at_random(random, problem);
     problem.bias = wanted != Role::w && random() % 2;
     problem.threads = 1 + static_cast<int>(random() % 3);
     ++(test_contraction(backend, target, shape, problem) ? counts.ran : counts.declined);
