@@ -46,9 +46,8 @@ InPlaceDataPlan::InPlaceDataPlan(const Problem& problem, const Arithmetic& arith
     : DirectedPlan(problem, arithmetic),
       kernels_(kernels),
       pixels_in_lanes_(lanes == Lanes::pixels) {
-  constexpr int64_t kPixels = 1024;
-  pieces_ =
-      PixelPieces::of_at_most(kPixels, out_.extent[3], pixels_in_lanes_ ? arithmetic.lanes : 1);
+  pieces_ = PixelPieces::shared(problem.geometry.batch * problem.geometry.groups, out_.extent[3],
+                                pixels_in_lanes_ ? arithmetic.lanes : 1);
   const int64_t most = pieces_.most_pixels();
   sums_row_ = ceil_div(most, arithmetic.lanes) * arithmetic.lanes;
   if (pixels_in_lanes_)

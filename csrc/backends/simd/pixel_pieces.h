@@ -23,6 +23,14 @@ struct PixelPieces {
     return {pixels, width, std::max<int64_t>(1, ceil_div(widths, at_most))};
   }
 
+  // Of so many images (or groups of them): enough to keep many threads busy until the end, and so
+  // long that what each costs is little. One image of 28x28, 20 to 2048 channels, took twice as
+  // long as one piece.
+  static PixelPieces shared(int64_t images, int64_t pixels, int64_t width) {
+    constexpr int64_t kPieces = 16, kLeast = 64, kMost = 1024;
+    return of_at_most(std::clamp(pixels / ceil_div(kPieces, images), kLeast, kMost), pixels, width);
+  }
+
   int64_t begin(int64_t cut) const { return pixels / width * cut / cuts * width; }
 
   PixelPiece piece(int64_t index) const {
