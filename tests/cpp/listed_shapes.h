@@ -19,6 +19,8 @@ inline std::vector<Shape> listed_shapes() {
        9,
        {{6, 2, 3, 2, 0, 1}, {9, 3, 4, 3, 2, 1}, {37, 2, 19, 2, 1, 1}}},
       {"2-D, stride beyond kernel", 2, 2, 3, 2, {{13, 2, 3, 5, 0, 1}, {7, 1, 3, 3, 0, 1}}},
+      {"2-D, few pixels, weights in place", 1, 1, 24, 40, {{4, 4, 2, 2, 1, 1}, {3, 3, 1, 1, 0, 1}}},
+      {"2-D, few pixels, absent taps", 3, 1, 17, 35, {{2, 4, 1, 2, 1, 1}, {2, 4, 1, 2, 1, 1}}},
       {"2-D, dilated", 2, 1, 8, 8, {{12, 3, 8, 1, 0, 2}, {9, 2, 6, 1, 0, 3}}},
       {"2-D, pad beyond kernel", 1, 1, 2, 3, {{3, 2, 10, 1, 4, 1}, {4, 3, 4, 2, 3, 1}}},
       {"2-D, y needs a tap that is never there",

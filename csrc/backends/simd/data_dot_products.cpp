@@ -36,7 +36,8 @@ DotProductsPlan::DotProductsPlan(const Problem& problem, const Arithmetic& arith
                                  const InPlaceKernels& kernels)
     : DirectedPlan(problem, arithmetic),
       kernels_(kernels),
-      pieces_(PixelPieces::of_at_most(1024, out_.extent[3], kDotPixels)) {
+      pieces_(PixelPieces::shared(problem.geometry.batch * problem.geometry.groups, out_.extent[3],
+                                  kDotPixels)) {
   kernel = std::string(contraction_name(problem.wanted)) +
            ", in place, summed channels in lanes, " + arithmetic.name;
   workspace = problem.geometry.groups * weights_units() * unit();
@@ -69,11 +70,12 @@ void DotProductsPlan::run(const Operands& operands) const {
       return (piece.image * tensor.stride[0] + piece.begin * tensor.stride[3]) * element();
     };
     const char* const weights = packed + group * weights_units() * unit();
-    kernels_.dot_products[static_cast<int>(problem_.dtype)](
-        {in_data(operands, group) + at(in_), weights,
-         weights + out_channels_ * row_units() * unit(), out_data(operands, group) + at(out_),
-         in_.stride[3], row_units(), out_.stride[3], out_.channel, piece.pixels, out_channels_,
-         in_channels_});
+    const int dtype = static_cast<int>(problem_.dtype);
+    kernels_.dot_products[dtype][dtype]({in_data(operands, group) + at(in_), weights,
+                                         weights + out_channels_ * row_units() * unit(),
+                                         out_data(operands, group) + at(out_), in_.stride[3],
+                                         row_units(), out_.stride[3], out_.channel, piece.pixels,
+                                         out_channels_, in_channels_});
   });
 }
 

@@ -220,7 +220,7 @@ CONVTBW_INLINE V sums_of_lanes(V* v) {
 }
 
 // Some columns. As many rows at a time as registers hold, then their sums of kDotPixels rows.
-template <class Element, int columns>
+template <class Element, class C, int columns>
 void dot_product_columns(const DotProducts& call, int64_t column) {
   using T = SumOf<Element>;
   constexpr int n = kLanes<T>, rows = columns <= 3 ? 4 : 2, sums = kDotPixels * columns;
@@ -247,10 +247,10 @@ void dot_product_columns(const DotProducts& call, int64_t column) {
       tile.for_each(
           [&](const Vector<T>& sum, int i, int j) { all[(first + i) * columns + j] = sum; });
     }
-    Element* const c = static_cast<Element*>(call.c) + row * call.c_row + column * call.c_column;
+    C* const c = static_cast<C*>(call.c) + row * call.c_row + column * call.c_column;
     const bool adjacent = call.c_column == 1 && call.c_row == columns;
-    Element few[sums];
-    Element* const results = adjacent ? c : few;
+    C few[sums];
+    C* const results = adjacent ? c : few;
     for (int i = 0; i < sums; i += n)
       store(results + i, sums_of_lanes<n>(all + i) + load(start + i));
     if (adjacent) continue;
@@ -260,11 +260,11 @@ void dot_product_columns(const DotProducts& call, int64_t column) {
   }
 }
 
-template <class Element>
+template <class Element, class C>
 void dot_products(const DotProducts& call) {
   constexpr void (*columns_of[])(const DotProducts&, int64_t) = {
-      dot_product_columns<Element, 1>, dot_product_columns<Element, 2>,
-      dot_product_columns<Element, 3>, dot_product_columns<Element, 4>};
+      dot_product_columns<Element, C, 1>, dot_product_columns<Element, C, 2>,
+      dot_product_columns<Element, C, 3>, dot_product_columns<Element, C, 4>};
   for_each_piece<4>(call.columns, [&](int64_t column, int64_t columns) {
     columns_of[columns - 1](call, column);
   });
@@ -278,7 +278,10 @@ extern constinit const InPlaceKernels kInPlace{
      {product<bfloat16, float>, product<bfloat16, bfloat16>},
      {product<float16, float>, nullptr, product<float16, float16>},
      {nullptr, nullptr, nullptr, product<double, double>}},
-    {dot_products<float>, dot_products<bfloat16>, dot_products<float16>, dot_products<double>},
+    {{dot_products<float, float>},
+     {dot_products<bfloat16, float>, dot_products<bfloat16, bfloat16>},
+     {dot_products<float16, float>, nullptr, dot_products<float16, float16>},
+     {nullptr, nullptr, nullptr, dot_products<double, double>}},
 };
 
 }  // namespace convtbw::simd::CONVTBW_TARGET

@@ -51,8 +51,8 @@ struct InPlaceKernels {
   void (*pixel_sums[4])(const PixelSums&);
   // By Dtype of b and of c: of the tensor, or of its units.
   void (*product[4][4])(const InPlaceProduct&);
-  // By Dtype of a and c.
-  void (*dot_products[4])(const DotProducts&);
+  // By Dtype of a and of c: of the tensor, or of its units.
+  void (*dot_products[4][4])(const DotProducts&);
 };
 
 namespace generic {

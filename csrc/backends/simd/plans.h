@@ -49,6 +49,10 @@ std::unique_ptr<const Plan> in_place_data_plan(const Problem& problem, const Ari
 // at least kDotPixels.
 std::unique_ptr<const Plan> dot_products_plan(const Problem& problem, const Arithmetic& arithmetic,
                                               const InPlaceKernels& kernels);
+// For few pixels of y, of one group, where may_leave_weights.
+bool may_leave_weights(const Problem& problem, int64_t lanes);
+std::unique_ptr<const Plan> few_pixels_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                            const InPlaceKernels& kernels);
 std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
                                                   const Arithmetic& arithmetic,
                                                   const InPlaceKernels& kernels, Lanes lanes);

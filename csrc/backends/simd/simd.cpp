@@ -199,7 +199,8 @@ bool pointwise_pixels(const Problem& p, int64_t lanes) {
 // - channels last: to 64 channels from 1 4.8, 2.4, from 8 1.3, 1.7, from 21 1.1, 1.8, to 256 from
 //   24 1.02, 1.3; wgrad 64 to 1 4.2, 3.9, 64 to 8 2.3, 1.5, 64 to 21 1.1, 1.5, 256 to 24 0.95, 0.9.
 // Where the others multiply pairs of bfloat16, with which these do not: 64 to 8 0.85 to 1.25, 16 to
-// 16 0.8 to 1.1, wgrad, channels last, 16 to 16 and 64 to 21 0.9; 64 to 8 1.7, 32 to 2 1.9 to 6.4.
+// 16 0.8 to 1.1, wgrad, channels last, 16 to 16 and 64 to 21 0.9; 64 to 8 1.7, 32 to 2 1.9 to 6.4;
+// fprop and dgrad, channels last, from 10 1.0 to 1.3, from 16 to 24 0.65 to 0.9 (Zen 5).
 std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs) {
   const Geometry& g = p.geometry;
   if (!std::ranges::all_of(g.axes, pointwise) || g.axes[0].x > 1 || g.axes[1].x > 1) return {};
@@ -215,7 +216,7 @@ std::optional<simd::Lanes> in_place(const Problem& p, int64_t lanes, bool pairs)
   const auto [channels, others] =
       lanes_of_y ? std::pair(g.y_channels, g.x_channels) : std::pair(g.x_channels, g.y_channels);
   const bool neighbours = (lanes_of_y ? p.y : p.x).channel == 1 && channels >= lanes;
-  const bool suits = others <= (wgrad && pairs ? 12 : 24) && (!wgrad || few * more <= 4096);
+  const bool suits = others <= (pairs ? 12 : 24) && (!wgrad || few * more <= 4096);
   return neighbours && suits ? std::optional(simd::Lanes::channels) : std::nullopt;
 }
 
@@ -418,12 +419,46 @@ std::optional<int> phased_axis(const Problem& p) {
   return suits && 2 * axis.k >= 3 * axis.stride ? std::optional(a) : std::nullopt;
 }
 
+// Whether weights should be read where they lie: packing them takes longer than few pixels'
+// products. Time of the other plans over that of these, 100 random layers of 32 to 2048 channels,
+// one window to windows of 4x4, two layouts, two threads of Zen 5; float32 with 16 lanes, with 8,
+// float16 with 16, with 8:
+// - one pixel 1.1 to 4.3, 1.1 to 4.5, 0.85 to 7.7, 1.15 to 8.2; up to 48 where its window misses
+//   taps that lie apart, which are not read;
+// - two 0.9 to 147, 1.1 to 92, 1.0 to 16, 0.73 to 15;
+// - four 1.05 to 13, 1.1 to 7.5, 0.95 to 3.6, 1.1 to 3.0;
+// - eight, from 64 K weights on, 0.77 to 5.9, 0.9 to 4.9, 0.7 to 3.3, 0.8 to 3.6, 1.2 to 2.5 in the
+//   mean; of fewer weights 0.84 to 1.3, 0.98 in the mean;
+// - 16, from 512 K on, taps that are neighbours 0.77 to 2.2, 1.5 in the mean, with 8 lanes 0.76 to
+//   1.0; float16 1.1 to 4.2, 1.1 to 1.5; other taps and fewer weights 0.6 to 1.4;
+// - 32 0.4 to 1.6, 0.9 in the mean.
+// Where the others multiply pairs of bfloat16: one 0.9 to 5.2, two 0.9 to 10, four 0.8 to 1.6,
+// eight 0.6 to 1.7, from 1 M weights on 0.8 to 2.4, 1.3 in the mean, 16 0.4 to 1.0.
+bool few_pixels(const Problem& p, int64_t lanes, bool pairs) {
+  constexpr int64_t kMostUnits = 1 << 20;  // of working memory
+  const Geometry& g = p.geometry;
+  const auto& [depth, rows, row] = g.axes;
+  const double pixels = product({g.batch, depth.y, rows.y, row.y});
+  const double window = product({g.taps(), g.x_channels});
+  const double weights = window * static_cast<double>(g.y_channels);
+  constexpr double kMany = 64 << 10, kMore = 8 * kMany, kMost = 16 * kMany;
+  const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
+  const bool neighbours = g.taps() > 1 && p.w.x_channel == g.taps();
+  int64_t most = weights < kMany ? 4 : 8;
+  if (weights >= kMore && (halves || (neighbours && lanes > 8))) most = 16;
+  if (pairs) most = weights < kMost ? 2 : 8;
+  return pixels <= static_cast<double>(most) &&
+         pixels * window * static_cast<double>(ceil_div(g.y_channels, 512)) <= kMostUnits &&
+         simd::may_leave_weights(p, lanes);
+}
+
 std::unique_ptr<const Plan> plan(const Problem& p, const simd::Kernels& kernels,
                                  const simd::InPlaceKernels& in_place_kernels) {
   const Geometry& g = p.geometry;
   const simd::Arithmetic& plain = p.dtype == Dtype::f64 ? *kernels.f64 : *kernels.f32;
   const bool pairs = p.dtype == Dtype::bf16 && kernels.bf16_pairs != nullptr;
   const simd::Arithmetic& chosen = pairs ? *kernels.bf16_pairs : plain;
+  if (few_pixels(p, plain.lanes, pairs)) return simd::few_pixels_plan(p, plain, in_place_kernels);
   if (dot_products(p, plain.lanes)) return simd::dot_products_plan(p, plain, in_place_kernels);
   if (const std::optional<simd::Lanes> lanes = in_place(p, plain.lanes, chosen.pairs))
     return p.wanted == Role::w ? simd::in_place_weights_plan(p, plain, in_place_kernels, *lanes)
