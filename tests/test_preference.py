@@ -158,13 +158,15 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 8, 8, axes=3) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"
     assert served("convolution", 7, 28, 64) == "simd"
+    assert served("convolution", 5, 2, 512) == "simd"
     assert served("convolution", 5, 5, 128, batch=16) == "simd"
     assert served("convolution", 5, 6, 128, batch=16) == onednn_if(avx512)
     assert served("convolution", 4, 8, 128, stride=2, data_format="NCX") == "simd"
     assert served("convolution", 3, 32, 512, stride=2, batch=4) == onednn_if(not avx512)
     assert served("convolution", 3, 32, 256, stride=2, batch=4) == "onednn"
-    assert served("convolution", 1, 11, 128) == onednn_if(not avx512)
-    assert served("convolution", 1, 12, 128) == "onednn"
+    assert served("convolution", 1, 11, 128) == "simd"
+    assert served("convolution", 1, 12, 128) == onednn_if(not avx512)
+    assert served("convolution", 1, 18, 128) == "onednn"
     assert served("convolution", 1, 12, 128, more_padding=1) == "simd"
     assert served("convolution_backward_data", 5, 5, 128, batch=16) == onednn_if(not avx512)
     assert served("convolution_backward_data", 5, 6, 128, batch=16) == "onednn"
@@ -174,7 +176,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_data", 11, 28, 64) == "simd"
     assert served("convolution_backward_data", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 3, 112, 3) == "simd"
+    assert served("convolution_backward_weights", 1, 12, 128) == onednn_if(avx512)
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
+    assert served("convolution_backward_weights", 1, 46, 64) == onednn_if(not zen_5)
     assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
     assert served("convolution_backward_weights", 2, 224, 4, stride=2) == "onednn"

@@ -46,7 +46,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
-  if (one_tap_in_padding(problem) || (dense && becomes_few_channels(problem, avx512)))
+  if (one_tap_in_padding(problem) ||
+      (dense && (few_pixels(problem) || becomes_few_channels(problem, avx512))))
     return backends();
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =

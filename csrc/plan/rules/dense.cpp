@@ -224,17 +224,22 @@ bool one_tap_far_away(const Problem& p, bool avx512) {
   return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }
 
-// One tap, channels last, of so few pixels that oneDNN's kernels wait for weights. Times of simd
-// over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 160 random layers of 32 to 1024
-// channels, means: fprop and dgrad of 16 to 48 pixels 0.5 to 0.7, of 64 0.8, of 128 0.87, of 256
-// 1.0; wgrad of 64 0.88, of 128 1.0.
-bool one_tap_of_few_pixels(const Problem& p, bool avx512) {
-  const int64_t most = p.wanted == Role::w ? 127 : 255;
-  return avx512 && one_tap(p.geometry) && has_channels_last(p) && pixels_of_y(p.geometry) <= most;
+// One tap, channels last: of so few pixels that oneDNN's kernels wait for weights, and weights
+// gradients of so many that they wait for data. Times of simd over oneDNN, two threads of Zen 5,
+// 300 random layers of 32 to 2048 channels, means: fprop and dgrad, AVX-512 kernels of both, 16 to
+// 48 pixels 0.5 to 0.7, 64 0.8, 128 and 256 0.88, up to 600 0.96 and 0.88, more 0.97 to 1.03; AVX2
+// kernels 0.3 to 0.7, from 256 pixels on 1.0; wgrad, AVX-512 kernels, 64 pixels 0.88, 128 to 4096
+// 1.0 to 1.08, more 0.87, from 16 K pixels on 0.53; AVX2 kernels 0.7 to 0.8, up to 600 pixels 0.91,
+// more 0.94 to 1.07.
+bool one_tap_suits_simd(const Problem& p, bool avx512) {
+  if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
+  const int64_t pixels = pixels_of_y(p.geometry);
+  if (p.wanted != Role::w) return pixels < (avx512 ? 600 : 256);
+  return pixels < (avx512 ? 128 : 600) || (avx512 && is_zen_5() && pixels >= 4096);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
-  if (one_tap_far_away(p, avx512) || one_tap_of_few_pixels(p, avx512)) return false;
+  if (one_tap_far_away(p, avx512) || one_tap_suits_simd(p, avx512)) return false;
   switch (p.wanted) {
     case Role::y:
       return suits_fprop_kernels(p, avx512);
@@ -322,6 +327,13 @@ bool one_tap_in_padding(const Problem& p) {
   return std::ranges::any_of(p.geometry.axes, [](const Axis& axis) {
     return axis.pad > 0 || (axis.y - 1) * axis.stride - axis.pad >= axis.x;
   });
+}
+
+// fprop and dgrad of so few pixels that simd reads the weights where they lie (simd.cpp). Times
+// over oneDNN's, two threads of Zen 5, 100 random layers: 0.04 to 0.5.
+bool few_pixels(const Problem& p) {
+  constexpr int64_t kFewPixels = 8;
+  return p.wanted != Role::w && pixels_of_y(p.geometry) <= kFewPixels;
 }
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {

@@ -22,7 +22,8 @@ bool suits_apart_kernels(const Problem& p);
 
 // dense.cpp
 bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
-bool one_tap_in_padding(const Problem& p);                // of any dtype
+bool few_pixels(const Problem& p);
+bool one_tap_in_padding(const Problem& p);  // of any dtype
 
 // bfloat16.cpp
 bool suits_bfloat16_kernels(const Problem& p);          // of AVX-512
