@@ -176,7 +176,8 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const int64_t x_step = steps_ * x_strips_[3].footings[0].window * x_pitch;
       TileCall call{};
       call.set_steps(lanes_on_y_ ? x_step : y_pitch, lanes_on_y_ ? y_pitch : x_step, unit());
-      call.live = width;
+      call.live = writes_weights_ ? block.live : width;
+      if (writes_weights_) call.result = problem_.dtype;
       call.start = index == first_box ? Start::zero : Start::accumulate;
       if (vectors != block.vectors) {
         vectors = block.vectors;
@@ -197,7 +198,9 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
         const int64_t tiles = ceil_div(panel.rows, max_rows);
         const SumSteps step = sum_steps(panel, block);
         char* tap_sums = c;
-        call.c_row = step.row;
+        char* const weights = weights_of(operands, part.group, block, panel);
+        call.c_row = writes_weights_ ? row_stride() : step.row;
+        const int64_t c_row_bytes = call.c_row * (writes_weights_ ? bytes : unit());
         for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
           for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
             for (int64_t t2 = 0; t2 < last_taps; ++t2) {
@@ -207,22 +210,23 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
                                   x_pitch * unit();
               call.a = a + (lanes_on_y_ ? tap : 0);
               call.b = b + (lanes_on_y_ ? 0 : tap);
-              const int64_t list = cut ? (t0 * sliding_[2].taps + t1) * last_taps + t2 : 0;
+              const int64_t index_of_tap = (t0 * sliding_[2].taps + t1) * last_taps + t2;
+              const int64_t list = cut ? index_of_tap : 0;
               call.runs = runs + list * run_count_;
               call.run_count = run_counts[list];
-              call.c = tap_sums;
+              call.c = writes_weights_ ? weights + tap_offset(index_of_tap) * bytes : tap_sums;
               for (int64_t tile = 0, done = 0; tile < tiles; ++tile) {
                 const int64_t rows = (panel.rows - done) / (tiles - tile);
                 arithmetic_.tiles.adjacent[block.vectors][rows](call);
                 next_rows.fetch();
                 next_lanes.fetch();
                 call.a = static_cast<const char*>(call.a) + rows * unit();
-                call.c = static_cast<char*>(call.c) + rows * step.row * unit();
+                call.c = static_cast<char*>(call.c) + rows * c_row_bytes;
                 done += rows;
               }
               tap_sums += step.tap * unit();
             }
-        if (finishes && index + 1 == first_box + boxes)
+        if (finishes && index + 1 == first_box + boxes && !writes_weights_)
           finish(operands, part.group, block, panel, c);
         if (keeps_sums_) c += panel_units(panel, block) * unit();
       }
@@ -247,15 +251,22 @@ int64_t WeightsPlan::tap_offset(int64_t tap) const {
          tap % last_taps * stride[2];
 }
 
+// Where the weights of a panel and a block of lanes begin.
+char* WeightsPlan::weights_of(const Operands& operands, int64_t group, const LaneBlock& block,
+                              const RowPanel& panel) const {
+  const int64_t lane = joined_lanes() ? 0 : block.lane * lane_stride();
+  return static_cast<char*>(operands.data.w) +
+         (group * problem_.w.group + panel.channel * row_stride() + lane) *
+             element_bytes(result_dtype(problem_));
+}
+
 // Writes a panel's sums for a block of lanes to the weights.
 void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBlock& block,
                          const RowPanel& panel, char* sums) const {
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_));
   const int64_t row = row_stride(), lane = lane_stride();
-  char* const to =
-      static_cast<char*>(operands.data.w) +
-      (group * w.group + panel.channel * row + (joined_lanes() ? 0 : block.lane * lane)) * bytes;
+  char* const to = weights_of(operands, group, block, panel);
   const SumSteps step = sum_steps(panel, block);
   // `count` vectors of some lanes, from one to the next in the sums and in the weights.
   const auto write_lanes = [&](int64_t from, int64_t from_step, int64_t offset, int64_t to_step,

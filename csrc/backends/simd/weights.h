@@ -68,6 +68,8 @@ class WeightsPlan : public Plan {
   void join_packing();
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
                  char* sums, char* memory) const;
+  char* weights_of(const Operands& operands, int64_t group, const LaneBlock& block,
+                   const RowPanel& panel) const;
   void finish(const Operands& operands, int64_t group, const LaneBlock& block,
               const RowPanel& panel, char* sums) const;
   int64_t tap_offset(int64_t tap) const;
@@ -114,7 +116,8 @@ class WeightsPlan : public Plan {
   std::vector<Part> parts_;
   std::vector<PartBlock> part_blocks_;
   int64_t chunks_, boxes_per_chunk_;
-  bool keeps_sums_;  // of a part, from box to box; else of a panel, which are finished at once
+  bool keeps_sums_;      // of a part, from box to box; else of a panel, which are finished at once
+  bool writes_weights_;  // tiles do: there is one box, and lanes are neighbours in the weights
   int64_t part_units_ = 0;
   int64_t run_count_, run_lists_;
   int64_t run_bytes_, row_buffer_bytes_, buffer_bytes_, local_bytes_;
