@@ -439,16 +439,18 @@ bool few_pixels(const Problem& p, int64_t lanes, bool pairs) {
   const Geometry& g = p.geometry;
   const auto& [depth, rows, row] = g.axes;
   const double pixels = product({g.batch, depth.y, rows.y, row.y});
-  const double window = product({g.taps(), g.x_channels});
-  const double weights = window * static_cast<double>(g.y_channels);
+  const double weights = product({g.taps(), g.x_channels, g.y_channels});
+  // Windows, and sums of up to 512 products.
+  const double units = pixels * static_cast<double>(g.taps()) *
+                       std::max(product({g.x_channels, ceil_div(g.y_channels, 512)}),
+                                product({g.y_channels, ceil_div(g.x_channels, 512)}));
   constexpr double kMany = 64 << 10, kMore = 8 * kMany, kMost = 16 * kMany;
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
   const bool neighbours = g.taps() > 1 && p.w.x_channel == g.taps();
   int64_t most = weights < kMany ? 4 : 8;
   if (weights >= kMore && (halves || (neighbours && lanes > 8))) most = 16;
   if (pairs) most = weights < kMost ? 2 : 8;
-  return pixels <= static_cast<double>(most) &&
-         pixels * window * static_cast<double>(ceil_div(g.y_channels, 512)) <= kMostUnits &&
+  return pixels <= static_cast<double>(most) && units <= kMostUnits &&
          simd::may_leave_weights(p, lanes);
 }
 
