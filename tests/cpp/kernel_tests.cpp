@@ -223,9 +223,8 @@ Problem problem_of(const Shape& shape, Role wanted, Dtype dtype, bool channels_l
   p.dtype = dtype;
   p.threads = 2;
   p.slices = slices;
-  const auto no_gap = [] { return 0; };
   for (const Role role : {Role::x, Role::y}) lay_out(p, role, data_order(channels_last), no_gap);
-  lay_out(p, Role::w, weights_orders().back(), no_gap);
+  lay_out(p, Role::w, torch_weights_order(), no_gap);
   return p;
 }
 
@@ -383,14 +382,13 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
 // Any layout that a caller may have: results are dense, operands may be parts of larger tensors.
 void lay_out_at_random(std::mt19937& random, Problem& p) {
   const auto some = [&] { return random() % 4 ? 0 : 1 + static_cast<int64_t>(random() % 3); };
-  const auto none = [] { return int64_t{0}; };
   for (const Role role : {Role::x, Role::w, Role::y}) {
     const std::vector<Order> orders =
         role == Role::w ? weights_orders() : std::vector{data_order(false), data_order(true)};
     Order order = orders[random() % orders.size()];
     const bool dense = role == p.wanted || random() % 2;
     if (!dense && random() % 4 == 0) std::shuffle(order.begin() + 1, order.end(), random);
-    dense ? lay_out(p, role, order, none) : lay_out(p, role, order, some);
+    dense ? lay_out(p, role, order, no_gap) : lay_out(p, role, order, some);
   }
 }
 

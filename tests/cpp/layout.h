@@ -41,6 +41,9 @@ inline Order data_order(bool channels_last) {
   return channels_last ? Order{0, 2, 3, 4, 1} : Order{0, 1, 2, 3, 4};
 }
 
+// OIX of a convolution, IOX of a transposed one.
+inline Order torch_weights_order() { return {0, 1, 2, 3, 4, 5, 6}; }
+
 // OIX and so on, with groups on either of the channels.
 inline std::vector<Order> weights_orders() {
   const int group = 1, q = 2, c = 3;
@@ -56,6 +59,8 @@ inline std::vector<Order> weights_orders() {
   }
   return orders;
 }
+
+inline int64_t no_gap() { return 0; }
 
 // gap(): how many elements longer than its extent a dimension is.
 template <class Gap>
