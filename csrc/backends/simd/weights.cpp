@@ -146,7 +146,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   for (const Panel& panel : lane_panels) lane_channels += panel.channels;
 
   const int64_t last_taps = joined_ ? 1 : sliding_[3].taps;
-  const bool finishes = chunks_ == 1;
+  const bool finishes = chunks_ == 1 && !writes_weights_;
   std::vector<int64_t> run_counts(run_lists_);
   for (int64_t index = first_box; index < first_box + boxes; ++index) {
     const BoxRange box = grid_.box(index);
@@ -197,10 +197,9 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
         const int64_t max_rows = arithmetic_.tiles.max_rows[block.vectors];
         const int64_t tiles = ceil_div(panel.rows, max_rows);
         const SumSteps step = sum_steps(panel, block);
-        char* tap_sums = c;
-        char* const weights = weights_of(operands, part.group, block, panel);
+        char* const to = writes_weights_ ? weights_of(operands, part.group, block, panel) : c;
+        const int64_t to_bytes = writes_weights_ ? bytes : unit();
         call.c_row = writes_weights_ ? row_stride() : step.row;
-        const int64_t c_row_bytes = call.c_row * (writes_weights_ ? bytes : unit());
         for (int64_t t0 = 0; t0 < sliding_[1].taps; ++t0)
           for (int64_t t1 = 0; t1 < sliding_[2].taps; ++t1)
             for (int64_t t2 = 0; t2 < last_taps; ++t2) {
@@ -210,23 +209,22 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
                                   x_pitch * unit();
               call.a = a + (lanes_on_y_ ? tap : 0);
               call.b = b + (lanes_on_y_ ? 0 : tap);
-              const int64_t index_of_tap = (t0 * sliding_[2].taps + t1) * last_taps + t2;
-              const int64_t list = cut ? index_of_tap : 0;
+              const int64_t own_tap = (t0 * sliding_[2].taps + t1) * last_taps + t2;
+              const int64_t list = cut ? own_tap : 0;
               call.runs = runs + list * run_count_;
               call.run_count = run_counts[list];
-              call.c = writes_weights_ ? weights + tap_offset(index_of_tap) * bytes : tap_sums;
+              call.c = to + (writes_weights_ ? tap_offset(own_tap) : own_tap * step.tap) * to_bytes;
               for (int64_t tile = 0, done = 0; tile < tiles; ++tile) {
                 const int64_t rows = (panel.rows - done) / (tiles - tile);
                 arithmetic_.tiles.adjacent[block.vectors][rows](call);
                 next_rows.fetch();
                 next_lanes.fetch();
                 call.a = static_cast<const char*>(call.a) + rows * unit();
-                call.c = static_cast<char*>(call.c) + rows * c_row_bytes;
+                call.c = static_cast<char*>(call.c) + rows * call.c_row * to_bytes;
                 done += rows;
               }
-              tap_sums += step.tap * unit();
             }
-        if (finishes && index + 1 == first_box + boxes && !writes_weights_)
+        if (finishes && index + 1 == first_box + boxes)
           finish(operands, part.group, block, panel, c);
         if (keeps_sums_) c += panel_units(panel, block) * unit();
       }
