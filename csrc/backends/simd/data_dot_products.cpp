@@ -21,9 +21,7 @@ class DotProductsPlan : public DirectedPlan {
 
  private:
   // Of a group's packed weights: a row for each channel of the result, then the bias.
-  int64_t row_units() const {
-    return ceil_div(in_channels_, arithmetic_.lanes) * arithmetic_.lanes;
-  }
+  int64_t row_units() const { return whole_vectors(in_channels_); }
   int64_t weights_units() const { return out_channels_ * (row_units() + 1); }
   void pack_weights(const Operands& operands, int64_t group, char* to) const;
 

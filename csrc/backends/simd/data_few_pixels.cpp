@@ -110,11 +110,6 @@ class FewPixelsPlan : public DirectedPlan {
   template <class Sum>
   void finish(const Operands& operands, const char* sums, const char* bias) const;
 
-  Dtype unit_dtype() const { return problem_.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
-  int64_t whole_vectors(int64_t units) const {
-    return ceil_div(units, arithmetic_.lanes) * arithmetic_.lanes;
-  }
-
   const InPlaceKernels& kernels_;
   const Matrix matrix_;
   const bool columns_are_results_;
@@ -262,7 +257,8 @@ void FewPixelsPlan::multiply_columns(const char* w, int64_t matrix, const Range&
   for (int64_t row = rows.begin; row < rows.end; row += kSteps) {
     call.steps = std::min(kSteps, rows.end - row);
     call.to_sums = row + kSteps < rows.end;
-    kernels_.product[static_cast<int>(problem_.dtype)][static_cast<int>(unit_dtype())](call);
+    kernels_.product[static_cast<int>(problem_.dtype)]
+                    [static_cast<int>(unit_dtype(problem_.dtype))](call);
     call.sums = call.c;
     call.a = static_cast<const char*>(call.a) + kSteps * unit();
     call.b = static_cast<const char*>(call.b) + kSteps * matrix_.row * element();
@@ -272,8 +268,8 @@ void FewPixelsPlan::multiply_columns(const char* w, int64_t matrix, const Range&
 // Some rows, a result each. Each cut of the columns has sums of its own.
 void FewPixelsPlan::multiply_rows(const char* w, int64_t matrix, const Range& rows, const char* a,
                                   const char* zeros, char* sums) const {
-  const auto dot_products =
-      kernels_.dot_products[static_cast<int>(problem_.dtype)][static_cast<int>(unit_dtype())];
+  const auto dot_products = kernels_.dot_products[static_cast<int>(problem_.dtype)]
+                                                 [static_cast<int>(unit_dtype(problem_.dtype))];
   for (int64_t cut = 0; cut < summed_.count; ++cut, sums += sums_row_ * unit()) {
     const Range columns = summed_[cut];
     dot_products({w + (matrices_[matrix] + rows.begin * matrix_.row + columns.begin) * element(),

@@ -50,8 +50,6 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
   const int64_t blocks = ceil_div(problem.geometry.groups, kChannels);
   grid_ = slid_.cut(ceil_div(kItems, blocks));
-  const int64_t lanes = arithmetic.lanes;
-  const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
   weights_units_ = whole_vectors(taps_ * kChannels);
   stage_row_ = whole_vectors(grid_.size[3]);
   stage_units_ = grid_.size[2] * stage_row_;

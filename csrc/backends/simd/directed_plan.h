@@ -25,6 +25,9 @@ class DirectedPlan : public Plan {
   // Bytes of a sum, and of what is packed; of an element of the tensors.
   int64_t unit() const { return problem_.dtype == Dtype::f64 ? 8 : 4; }
   int64_t element() const { return element_bytes(problem_.dtype); }
+  int64_t whole_vectors(int64_t units) const {
+    return ceil_div(units, arithmetic_.lanes) * arithmetic_.lanes;
+  }
 
   // The first element of a group.
   const char* in_data(const Operands& operands, int64_t group) const {
