@@ -21,22 +21,31 @@ class PlaneDataPlan : public DirectedPlan {
  private:
   void pack_weights(const Operands& operands, int64_t first, int64_t channels, char* weights,
                     char* start) const;
+  // What loops write: rows of results, or of sums.
+  struct Rows {
+    char* first;
+    int64_t step;
+    Dtype dtype;
+  };
+
   // A plane of a box.
   void compute(const BoxRange& box, const char* a, const char* w, const char* start,
-               const Ahead& ahead, char* c, int64_t c_row) const;
+               const Ahead& ahead, const Rows& c) const;
   void run_box(const Operands& operands, const BoxRange& box, int64_t first,
                int64_t channels) const;
 
-  // Results are written where they belong, without a conversion.
+  // Whether results are written where they belong: whole vectors, of which nothing is read again
+  // that was rounded (kernels.h, PlaneRows).
   bool direct(int64_t pixels) const {
-    return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
-           pixels >= arithmetic_.lanes;
+    return pixels >= arithmetic_.lanes &&
+           (problem_.dtype == sums_ || (!slid_.taps_in_lanes() && slid_.sections().size() == 1));
   }
 
   static constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
 
   SlidRows slid_;
   BoxGrid grid_;
+  const Dtype sums_;
   const bool ask_ahead_;
   const int64_t taps_;
   int64_t weights_units_, stage_row_, stage_units_, local_bytes_;
@@ -45,6 +54,7 @@ class PlaneDataPlan : public DirectedPlan {
 PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
     : DirectedPlan(problem, arithmetic),
       slid_(problem, arithmetic),
+      sums_(problem.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32),
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
@@ -106,8 +116,9 @@ void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64
               ? slid_.ahead(operands.data[operand_], first + channel + 1, box, plane, box.count[1])
               : Ahead{};
       compute(box, buffer + plane * slid_.plane_step() * unit(), weights + channel * taps_ * unit(),
-              start + channel * unit(), ahead, direct(pixels) ? out : stage,
-              direct(pixels) ? out_.stride[2] : stage_row_);
+              start + channel * unit(), ahead,
+              direct(pixels) ? Rows{out, out_.stride[2], problem_.dtype}
+                             : Rows{stage, stage_row_, sums_});
       if (!direct(pixels))
         arithmetic_.unpack[static_cast<int>(problem_.dtype)](
             {stage, stage_row_, 1, out, out_.stride[2], out_.stride[3], box.count[2], pixels});
@@ -116,7 +127,7 @@ void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64
 }
 
 void PlaneDataPlan::compute(const BoxRange& box, const char* a, const char* w, const char* start,
-                            const Ahead& ahead, char* c, int64_t c_row) const {
+                            const Ahead& ahead, const Rows& c) const {
   // Between them the next channel is asked for. Few rows of pixels share little with each other.
   const int64_t at_a_time = slid_.taps_in_lanes() ? 1 : 64;
   const int64_t all = box.count[2], count = std::max<int64_t>(box.count[3], arithmetic_.lanes);
@@ -125,15 +136,15 @@ void PlaneDataPlan::compute(const BoxRange& box, const char* a, const char* w, c
     rows = ask_ahead_ ? std::min(at_a_time, all - row) : all;
     ahead.fetch(row, rows, all);
     const char* const from = a + row * a_row * unit();
-    char* const to = c + row * c_row * unit();
+    char* const to = c.first + row * c.step * element_bytes(c.dtype);
     if (slid_.taps_in_lanes())
       arithmetic_.window_rows({from, w, slid_.tap_rows().data(), std::ssize(slid_.tap_rows()),
                                row_taps, start, to, rows, count, slid_.sliding()[3].stride, a_row,
-                               c_row});
+                               c.step});
     else
-      arithmetic_.plane_rows({from, w, slid_.sections().data(), std::ssize(slid_.sections()),
-                              slid_.row_taps().data(), row_taps, start, to, rows, count, a_row,
-                              slid_.sliding()[2].stride * row_taps, c_row});
+      arithmetic_.plane_rows[static_cast<int>(c.dtype)](
+          {from, w, slid_.sections().data(), std::ssize(slid_.sections()), slid_.row_taps().data(),
+           row_taps, start, to, rows, count, a_row, slid_.sliding()[2].stride * row_taps, c.step});
   }
 }
 

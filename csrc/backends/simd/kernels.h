@@ -256,7 +256,8 @@ struct PlaneSection {
 // Rows of results of one channel, whose pixels are neighbours:
 //   c[r*c_row + i] = *start + sum over sections s, k < s.rows and t < tap_count of
 //     a[s.a + (r + k)*a_row + taps[t] + i] * w[s.w + k*w_row + t],  i < count
-// Units. At least a vector of pixels.
+// Units, but c is of elements. At least a vector of pixels. Of several sections of three rows, c
+// holds sums in between, which it must not round.
 struct PlaneRows {
   const void *a, *w;
   const PlaneSection* sections;
@@ -475,7 +476,7 @@ struct Arithmetic {
   LaneWindowsFunctions lane_windows[4][4];
   SpreadingKernels spreading_in_registers, spreading_by_broadcast;  // empty for float64
   void (*spread)(const Spread&);
-  void (*plane_rows)(const PlaneRows&);
+  void (*plane_rows[4])(const PlaneRows&);  // by Dtype of c
   void (*window_rows)(const WindowRows&);
   TapsFunctions<PlaneTaps> plane_taps;
   DealtTapsFunctions dealt_taps[4];          // by Dtype of a

@@ -20,10 +20,6 @@ constexpr int kLaneSums = 12;
 
 // ---- fprop, dgrad ------------------------------------------------------------------------------
 
-// What elements are summed in.
-template <class Element>
-using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>;
-
 // Into the first-level cache to be written, or the second to be read.
 template <bool write, int pixels, int lanes, class Element>
 CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {

@@ -64,7 +64,7 @@ CONVTBW_INLINE void add_last_rows(const PlaneTile<T>& tile, [[maybe_unused]] con
   (add_plane_row<first + 1, rows - 1>(tile, a + first * tile.call.a_row, w, sums), ...);
 }
 
-template <class T, int rows, int vectors>
+template <class To, int rows, int vectors, class T = SumOf<To>>
 void plane_tile(const PlaneRows& call, int64_t row, int64_t first) {
   constexpr int n = kLanes<T>;
   const PlaneTile<T> tile{first, smaller(first + (vectors - 1) * n, call.count - n), call};
@@ -74,7 +74,7 @@ void plane_tile(const PlaneRows& call, int64_t row, int64_t first) {
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll kUnroll
     for (int v = 0; v < vectors; v += 64 / kBytes)
-      __builtin_prefetch(static_cast<T*>(call.c) + (row + rows + r) * call.c_row + first + v * n,
+      __builtin_prefetch(static_cast<To*>(call.c) + (row + rows + r) * call.c_row + first + v * n,
                          1);
   Vector<T> sums[rows][vectors];
 #pragma GCC unroll kUnroll
@@ -94,7 +94,7 @@ void plane_tile(const PlaneRows& call, int64_t row, int64_t first) {
   }
 #pragma GCC unroll kUnroll
   for (int r = 0; r < rows; ++r) {
-    T* const c = static_cast<T*>(call.c) + (row + r) * call.c_row;
+    To* const c = static_cast<To*>(call.c) + (row + r) * call.c_row;
 #pragma GCC unroll kUnroll
     for (int v = 0; v + 1 < vectors; ++v) store(c + first + v * n, sums[r][v]);
     store(c + tile.last, sums[r][vectors - 1]);
@@ -106,31 +106,31 @@ using PlaneTileFunction = void (*)(const PlaneRows&, int64_t, int64_t);
 // Of so many rows, the most vectors: accumulators, a's vectors and a weight fill 16 registers.
 constexpr int kMaxPlaneRows = 4, kMaxPlaneVectors[] = {0, 8, 4, 3, 3};
 
-template <class T, int rows, int... vectors>
+template <class To, int rows, int... vectors>
 constexpr std::array<PlaneTileFunction, sizeof...(vectors)> plane_tiles_of(
     std::integer_sequence<int, vectors...>) {
-  return {plane_tile<T, rows, vectors + 1>...};
+  return {plane_tile<To, rows, vectors + 1>...};
 }
 
 // By vectors - 1.
-template <class T, int rows>
+template <class To, int rows>
 constexpr auto kPlaneTiles =
-    plane_tiles_of<T, rows>(std::make_integer_sequence<int, kMaxPlaneVectors[rows]>());
+    plane_tiles_of<To, rows>(std::make_integer_sequence<int, kMaxPlaneVectors[rows]>());
 
-template <class T, int rows>
+template <class To, int rows>
 void plane_tiles(const PlaneRows& call, int64_t row) {
-  constexpr int n = kLanes<T>;
+  constexpr int n = kLanes<SumOf<To>>;
   constexpr int64_t most = kMaxPlaneVectors[rows];
   const int64_t all = (call.count + n - 1) / n, pieces = (all + most - 1) / most;
   for (int64_t piece = 0, done = 0, vectors; piece < pieces; ++piece, done += vectors) {
     vectors = (all - done) / (pieces - piece);  // as even as can be
-    kPlaneTiles<T, rows>[vectors - 1](call, row, done* n);
+    kPlaneTiles<To, rows>[vectors - 1](call, row, done* n);
   }
 }
 
 // 3x3 taps: all weights in registers, and the sums of the three rows of results that a row of a
 // meets, down a column of vectors. 122 instead of 87 GFLOP/s (one core, 8 lanes, Zen 5).
-template <class T>
+template <class To, class T = SumOf<To>>
 void plane_column(const PlaneRows& call, const PlaneSection& section, int64_t first, bool add) {
   const T* a = static_cast<const T*>(call.a) + section.a + first;
   const T* const w = static_cast<const T*>(call.w) + section.w;
@@ -155,10 +155,10 @@ void plane_column(const PlaneRows& call, const PlaneSection& section, int64_t fi
     begun += pixels2 * weights[0][2];
     a += call.a_row;
   };
-  T* c = static_cast<T*>(call.c) + first;
+  To* c = static_cast<To*>(call.c) + first;
   const T start = *static_cast<const T*>(call.start);
   const auto finish = [&](Vector<T> sum) __attribute__((always_inline)) {
-    __builtin_prefetch(c + 64 / sizeof(T), 1);  // the column that lies a line further
+    __builtin_prefetch(c + 64 / sizeof(To), 1);  // the column that lies a line further
     store(c, add ? sum + load(c) : sum + start);
     c += call.c_row;
   };
@@ -178,36 +178,37 @@ void plane_column(const PlaneRows& call, const PlaneSection& section, int64_t fi
   }
 }
 
-template <class T>
+template <class To>
 void plane_columns(const PlaneRows& call) {
-  for (int64_t i = 0; i < call.count; i += kLanes<T>) {
-    const int64_t first = smaller(i, call.count - kLanes<T>);
+  constexpr int n = kLanes<SumOf<To>>;
+  for (int64_t i = 0; i < call.count; i += n) {
+    const int64_t first = smaller(i, call.count - n);
     for (int64_t s = 0; s < call.section_count; ++s)
-      plane_column<T>(call, call.sections[s], first, s > 0);
+      plane_column<To>(call, call.sections[s], first, s > 0);
   }
 }
 
-template <class T>
+template <class To>
 void plane_rows(const PlaneRows& call) {
   bool columns = call.tap_count == 3;
   for (int64_t i = 0; i < call.section_count; ++i) columns &= call.sections[i].rows == 3;
-  if (columns) return plane_columns<T>(call);
+  if (columns) return plane_columns<To>(call);
   int64_t most = kMaxPlaneRows;
   for (int64_t i = 0; i < call.section_count; ++i) most = smaller(most, call.sections[i].rows);
   for (int64_t row = 0, rows; row < call.rows; row += rows) {
     rows = smaller(most, call.rows - row);
     switch (rows) {
       case 1:
-        plane_tiles<T, 1>(call, row);
+        plane_tiles<To, 1>(call, row);
         break;
       case 2:
-        plane_tiles<T, 2>(call, row);
+        plane_tiles<To, 2>(call, row);
         break;
       case 3:
-        plane_tiles<T, 3>(call, row);
+        plane_tiles<To, 3>(call, row);
         break;
       default:
-        plane_tiles<T, 4>(call, row);
+        plane_tiles<To, 4>(call, row);
     }
   }
 }

@@ -58,6 +58,10 @@ using Vector = typename VectorOf<T>::type;
 template <class T>
 constexpr int kLanes = kBytes / sizeof(T);
 
+// What elements are summed in.
+template <class Element>
+using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
 #define CONVTBW_INLINE __attribute__((always_inline)) inline
 
 CONVTBW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
