@@ -10,8 +10,9 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
-// What a copy reads: `all` converts as many neighbours as a vector has lanes, `some` only `count`
-// of them and reads nothing beyond, `gather` as many that lie `stride` elements apart.
+// What a copy reads: `all` converts as many neighbours as a vector has lanes, `dealt` twice as
+// many, `some` only `count` of them and reads nothing beyond, `gather` as many that lie `stride`
+// elements apart.
 template <class Element>
 struct Elements {
   using Unit = std::conditional_t<std::is_same_v<Element, double>, double, float>;
@@ -21,6 +22,7 @@ struct Elements {
 
   CONVTBW_INLINE Elements at(int64_t offset) const { return {p + offset}; }
   CONVTBW_INLINE Vector<Unit> all() const { return load(p); }
+  CONVTBW_INLINE Dealt<Unit> dealt() const { return load_dealt(p); }
   CONVTBW_INLINE Vector<Unit> some(int64_t count) const { return load_some(p, count); }
   CONVTBW_INLINE Vector<Unit> gather(int64_t stride, int64_t count) const {
     Element few[kLanes<Unit>] = {};
@@ -72,6 +74,13 @@ struct SplitPairs {
     if constexpr (halves == Halves::first) return widen(&p->bits);
     if constexpr (halves == Halves::second) return widen(&p[second].bits) << 16;
     return paired(&p->bits, &p[second].bits);
+  }
+  // A word holds one of each.
+  CONVTBW_INLINE Dealt<Unit> dealt() const {
+    const Words first = *reinterpret_cast<const WordsOfShorts*>(p);
+    if constexpr (halves == Halves::first) return {first & 0xffff, first >> 16};
+    const Words others = *reinterpret_cast<const WordsOfShorts*>(p + second);
+    return {(first & 0xffff) | others << 16, first >> 16 | (others & 0xffff0000)};
   }
   CONVTBW_INLINE Words some(int64_t count) const {
     if constexpr (halves == Halves::first) return widen_some(&p->bits, count);

@@ -18,11 +18,7 @@ template <class T>
 struct DealtPixels {
   Vector<T> halves[2];  // the even ones, the odd ones
 
-  CONVTBW_INLINE DealtPixels(Vector<T> a0, Vector<T> a1) {
-    constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>();
-    halves[0] = every_second<0>(a0, a1, lanes);
-    halves[1] = every_second<1>(a0, a1, lanes);
-  }
+  CONVTBW_INLINE explicit DealtPixels(const Dealt<T>& dealt) : halves{dealt.even, dealt.odd} {}
 
   // Without those of the first lanes.
   CONVTBW_INLINE void clear(int64_t count) {
@@ -67,17 +63,17 @@ void dealt_taps(const DealtTaps& call) {
 #pragma GCC unroll kUnroll
         for (int j = 0; j < 2 * n; j += 64 / sizeof(A))
           __builtin_prefetch(a + j + call.a_ahead, 0, 2);
-      DealtPixels<T>(load(a), load(a + n)).template add<odd>(b, i, sums);
+      DealtPixels<T>(load_dealt(a)).template add<odd>(b, i, sums);
     }
     if (left == 0) continue;
     if (call.count >= 2 * n && left % 2 == 0) {  // overlapping those before
       const int64_t before = n - left / 2;
-      DealtPixels<T> last(load(a - 2 * before), load(a - 2 * before + n));
+      DealtPixels<T> last(load_dealt(a - 2 * before));
       last.clear(before);
       last.template add<odd>(b, i - before, sums);
     } else {
       const int64_t some = smaller(left, n);
-      DealtPixels<T> last(load_some(a, some), load_some(a + some, left - some));
+      DealtPixels<T> last(deal<T>(load_some(a, some), load_some(a + some, left - some)));
       last.template add<odd>(b, i, sums);
     }
   }

@@ -33,16 +33,15 @@ template <class From>
 void deal_plane(From from, const PlaneCopy& call) {
   using T = typename From::Unit;
   constexpr int n = kLanes<T>;
-  constexpr auto lanes = std::make_integer_sequence<int, n>();
   T *even = static_cast<T*>(call.to), *odd = static_cast<T*>(call.odd_to);
   const int64_t pairs = call.count / 2;
   for (int64_t row = 0; row < call.rows; ++row) {
     int64_t i = 0;
     for (; pairs >= n && i < pairs; i += n) {
       const int64_t first = smaller(i, pairs - n);
-      const Vector<T> a = from.at(2 * first).all(), b = from.at(2 * first + n).all();
-      store(even + first, every_second<0>(a, b, lanes));
-      store(odd + first, every_second<1>(a, b, lanes));
+      const Dealt<T> dealt = from.at(2 * first).dealt();
+      store(even + first, dealt.even);
+      store(odd + first, dealt.odd);
     }
     for (; i < pairs; ++i) {
       even[i] = from.at(2 * i).some(1)[0];

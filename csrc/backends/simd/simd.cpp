@@ -114,32 +114,15 @@ bool few_channels(const Problem& p, int64_t lanes) {
   return channels <= 24 && others >= 8 * channels && 4 * channels <= 3 * padded(channels);
 }
 
-// Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
-// channels in lanes over that of these (Zen 5, 64 to 192 channels):
-// - 8 lanes, float32, bfloat16: wgrad of 3x3 to 7x7 on 14x14 and 20x20 0.8 to 0.9, 28x28 0.95 to
-//   1.1, 40x40 to 112x112 1.15 to 1.4; of 3x3x3 on 28x28 0.87, 32x32 1.0; fprop and dgrad of 3x3 on
-//   14x14 0.9 to 1.0, 0.7 to 0.8, 20x20 1.2, 0.9, 28x28 1.3 to 2.1, 1.05 to 1.6, 56x56 1.35, 1.15;
-//   of 5x5 and 7x7 on 14x14 0.6 to 0.95, 0.65, 28x28 0.95 to 1.3, 1.1, 56x56 1.3, 1.15; 1-D, k9 1.4
-//   to 1.6, k31 0.85 to 0.9, bfloat16 1.0; k8 of stride 4 1.05 to 1.2;
-// - 16 lanes, half of whose loads cross lines: wgrad 0.7 to 1.1; fprop and dgrad of 3x3 0.8 to 1.2,
-//   of 5x5 and 7x7 from 32x32 on 1.1 to 1.4, in bfloat16 0.5 to 1.1;
-// - any lanes: k16 of stride 8 on 512x512 2.5 to 2.9; 2 channels 5 to 16;
-// - wgrad with a stride of 2, 8 lanes, 3x3 to 7x7 from 16 windows on 1.1 to 1.6, 1.45 to 2.1, of 8
-//   0.75, 0.7; 16 lanes, from 28 on 1.0 to 1.3, 1.0 to 1.45, of 16 0.85, 0.93, of 8 0.3; 1-D 1.2 to
-//   1.7, with 16 lanes 1.1 to 1.6, k31 0.9;
-// - fprop with a stride of 2, 8 lanes: 4x4 from 32 windows on 1.0 to 1.4, 1.1 to 1.3, of 16 0.87,
-//   0.78; 3x3 0.5 to 1.2, 0.5 to 0.86; 5x5 and 7x7 of 28 and 56 1.2 to 1.4, 1.13 to 1.26, of 14
-//   0.7, 0.6; 16 lanes: 5x5 and 7x7 1.0 to 1.3, 0.94 to 1.15, others 0.7 to 1.26, 0.56 to 1.1.
-bool planes(const Problem& p, int64_t lanes) {
+// Whether a channel's rows can be slid over: of depthwise problems, channels first.
+bool slides_over_planes(const Problem& p) {
   const Geometry& g = p.geometry;
   if (g.x_channels != 1 || g.y_channels != 1 || p.slices > 1) return false;
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
     return false;
-  const auto& [depth, rows, row] = g.axes;
-  const bool wgrad = p.wanted == Role::w, dgrad = p.wanted == Role::x;
   for (const Axis& axis : g.axes)
-    if (axis.k < axis.stride || (dgrad && axis.stride > 1)) return false;
-  if (rows.k > 1 && rows.dilation > 1) return false;
+    if (axis.k < axis.stride || (p.wanted == Role::x && axis.stride > 1)) return false;
+  if (g.axes[1].k > 1 && g.axes[1].dilation > 1) return false;
   // What one window meets is copied with all that lies between.
   constexpr int64_t kMostPositions = 16 << 10;
   int64_t positions = 1;
@@ -148,7 +131,40 @@ bool planes(const Problem& p, int64_t lanes) {
     if (extent > kMostPositions / positions) return false;
     positions *= extent;
   }
-  const int64_t windows = dgrad ? row.x : row.y, taps = rows.k * row.k;
+  return true;
+}
+
+// Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
+// these over that of channels in lanes (Zen 5, 64 to 192 channels; "whole": windows that fill
+// vectors):
+// - 8 lanes, wgrad: 24x24 0.76 to 0.95, 25 to 31 3x3 0.94 and others 1.06, from 32x32 on 0.7 to
+//   0.85; 3x3x3 of 32x32 1.0; bfloat16 0.76 to 0.95;
+// - 8 lanes, fprop and dgrad: 3x3 from 20x20 on 0.7 to 0.85, 16 bits from 24x24 on 0.7 to 0.98,
+//   3x3x3 of 28x28 1.1, 32x32 0.75; 5x5 and 7x7 of 24x24 0.9, 28x28 1.16, from 32x32 on 0.75 to
+//   0.98, 16 bits 1.01 to 1.1, from 40x40 on 0.67 to 1.0;
+// - 16 lanes, of whose loads half cross lines, wgrad from 32x32 on: whole 3x3 0.64 to 0.75, float16
+//   0.83 to 0.99, 5x5 and 7x7 0.88 to 1.03, float16 1.03 to 1.2; others 1.09 to 1.25;
+// - 16 lanes, fprop and dgrad from 32x32 on: 3x3 whole 0.72 to 0.9, float16 0.68 to 1.09, others
+//   1.05 to 1.13; 5x5 and 7x7 0.74 to 1.0; float16 5x5 0.68 to 0.93, 7x7 whole 0.83 to 1.03, others
+//   1.02 to 1.08; pairs of bfloat16 0.9 to 1.4; 3x3x3 1.04 to 1.75;
+// - 1-D, wgrad: 8 lanes up to k9 0.68 to 0.97, 16 bits from 512 on 0.76 to 1.0; 16 lanes up to k5
+//   0.7 to 0.93, k9 0.89 to 1.07, 16 bits 0.92 to 1.6;
+// - 1-D, fprop and dgrad: 8 lanes up to k7 0.81 to 1.09, k9 0.93 to 1.09, 16 bits up to k5 from 512
+//   on 0.77 to 0.88, k7 0.93 to 1.01; 16 lanes up to k9 0.81 to 0.94, k15 1.16, 16 bits up to k5
+//   from 1000 on 0.8 to 0.93, of 512 0.92 to 1.06, k7 0.96 to 1.06;
+// - a stride of 2, wgrad: 8 lanes, from 20 windows on 0.47 to 0.99; 16 lanes, from 24 on 3x3 to 5x5
+//   0.54 to 1.09 (bfloat16 5x5 0.9 to 1.3), 7x7 0.96 to 1.8; 1-D 0.6 to 0.9, k31 1.1;
+// - a stride of 2, fprop: 8 lanes, 4x4 to 7x7 from 24 to 64 windows 0.62 to 1.0, 16 bits up to 32
+//   0.63 to 1.1, more 1.02 to 1.2; 3x3 0.89 to 1.35; 16 lanes, from 28 windows on 0.81 to 1.03, 16
+//   bits 0.93 to 2.2;
+// - a stride of 4: k8 0.8 to 0.95; any lanes: k16 of stride 8 on 512x512 0.35 to 0.4;
+// - 2 channels 0.06 to 0.2.
+bool planes(const Problem& p, int64_t lanes) {
+  if (!slides_over_planes(p)) return false;
+  const Geometry& g = p.geometry;
+  const auto& [depth, rows, row] = g.axes;
+  const bool wgrad = p.wanted == Role::w, wide = lanes > 8;
+  const int64_t windows = p.wanted == Role::x ? row.x : row.y, taps = rows.k * row.k;
   if (row.stride > 2) {
     // Windows that reach beyond the ends of a row are copied, all of them at a time.
     const int64_t behind = (row.y - 1) * row.stride + row.k - row.pad - row.x;
@@ -157,16 +173,28 @@ bool planes(const Problem& p, int64_t lanes) {
   }
   if (3 * g.groups <= 2 * lanes) return windows >= lanes;
   const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16;
-  if (row.stride == 2) {
-    if (wgrad) return windows >= (lanes > 8 ? 24 : 16) && (rows.k > 1 || lanes <= 8 || row.k <= 16);
-    return rows.k > 1 && taps >= (lanes > 8 ? 25 : 15) && windows >= 24;
+  if (row.stride == 2 && wgrad) {
+    if (!wide) return windows >= 16;
+    return windows >= 24 && (rows.k > 1 ? taps <= (p.dtype == Dtype::bf16 ? 16 : 25) : row.k <= 16);
   }
-  if (rows.k == 1) return lanes <= 8 && !halves && row.k <= 9 && windows >= 256;
-  if (lanes > 8 && (wgrad || halves)) return false;
-  if (wgrad) return windows >= (depth.k > 1 ? 32 : 28);
-  if (taps >= 15) return windows >= 32;
-  if (lanes > 8) return false;
-  if (rows.k == 3 && row.k == 3) return windows >= (halves ? 28 : 20);
+  if (row.stride == 2) {
+    if (rows.k == 1 || taps < 15) return false;
+    return wide ? !halves && windows >= 28 : windows >= 24 && windows <= (halves ? 32 : 64);
+  }
+  if (rows.k == 1) {
+    if (windows < (halves ? 64 : 32) * lanes) return false;
+    if (wgrad) return row.k <= (wide ? 5 : 9) && !(wide && halves);
+    return row.k <= (halves ? 5 : wide ? 9 : 7);
+  }
+  const bool whole = windows % lanes == 0;
+  if (wide) {
+    if (windows < 32 || depth.k > 1 || p.dtype == Dtype::bf16) return false;
+    if (wgrad) return whole && (!halves || taps < 15);
+    return whole || (taps >= 15 && (!halves || taps <= 25));
+  }
+  if (wgrad) return windows >= (depth.k == 1 && (whole || taps < 15) ? 24 : 32);
+  if (taps >= 15) return windows >= (halves ? 40 : whole ? 24 : 32);
+  if (rows.k == 3 && row.k == 3) return windows >= (!halves ? 20 : depth.k > 1 ? 32 : 24);
   return !halves && windows >= 40;
 }
 

@@ -243,6 +243,41 @@ CONVTBW_INLINE V every_second(V a, V b, std::integer_sequence<int, lane...>) {
   return __builtin_shuffle(a, b, Index{(2 * lane + first)...});
 }
 
+// Two vectors of neighbours, dealt in turn.
+template <class T>
+struct Dealt {
+  Vector<T> even, odd;
+};
+
+template <class T>
+CONVTBW_INLINE Dealt<T> deal(Vector<T> a, Vector<T> b) {
+  constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>();
+  return {every_second<0>(a, b, lanes), every_second<1>(a, b, lanes)};
+}
+
+// As many elements as two vectors have lanes.
+template <class Element>
+CONVTBW_INLINE Dealt<SumOf<Element>> load_dealt(const Element* p) {
+  return deal<SumOf<Element>>(load(p), load(p + kLanes<SumOf<Element>>));
+}
+
+// A word holds one of each.
+CONVTBW_INLINE Dealt<float> load_dealt(const bfloat16* p) {
+  const Words pairs = *reinterpret_cast<const WordsOfShorts*>(p);
+  return {reinterpret_cast<Floats>(pairs << 16), reinterpret_cast<Floats>(pairs & 0xffff0000)};
+}
+
+#if defined(__F16C__) && !defined(__AVX512F__)
+CONVTBW_INLINE Dealt<float> load_dealt(const float16* p) {
+  const __m256i place = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  const __m256i halves = _mm256_permute4x64_epi64(
+      _mm256_shuffle_epi8(*reinterpret_cast<const __m256i_u*>(p), place), 0b11011000);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+#endif
+
 // By group and plane: which lanes each lane l takes, l - l % group + plane.
 struct SpreadIndex {
   alignas(kBytes) uint32_t lanes[5][4][kLanes<uint32_t>]{};
