@@ -31,11 +31,11 @@ void GroupedWeightsPlan::list_columns() {
 void GroupedWeightsPlan::add_overlapping_row(const Side& x, const Side& y, const Range& steps,
                                              const Range& windows, const LaneParts::Range& lanes,
                                              LaneWindows call, int rows, char* sums) const {
-  // What so many positions and their windows occupy stays in the first-level cache: 256 channels 8
-  // steps, 64 32.
+  // What so many positions and their windows occupy stays in the first-level cache: of float32, 256
+  // channels 8 steps, 64 32.
   constexpr int64_t kBytes = 32 << 10;
   const Sliding& s = sliding_[3];
-  const int64_t step_bytes = (s.stride * x.view.stride[3] + 2 * y.view.stride[3]) * unit();
+  const int64_t step_bytes = s.stride * x.view.stride[3] * x.bytes + 2 * y.view.stride[3] * y.bytes;
   const int64_t most = std::clamp<int64_t>(kBytes / step_bytes, 8, kMaxPiece);
   const auto& functions =
       arithmetic_.lane_windows[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
