@@ -38,6 +38,7 @@ class FewChannelsPlan : public DirectedPlan {
     size_t rows_of = 0;  // the first of the phases that differ in the last axis alone
     std::vector<Piece> pieces;
     int64_t rows = 0, weights = 0;  // offset of its packed weights: [step][row]
+    int64_t tap_rows = 0;           // from a tap's rows to the next one's
     // One after the other for all tiles of a column: both operands stay in the first-level cache
     // (up to 13 % with 8 lanes, 9x9 from 32 channels, Zen 4).
     std::vector<FoldedRuns> parts;
@@ -207,7 +208,7 @@ void FewChannelsPlan::make_groups() {
       const int64_t used = groups_.empty() ? 0 : groups_.back().rows / out_channels_;
       const bool fresh = !joined_ || used >= most_taps || (phase % last_axis == 0 && first == 0) ||
                          (first == 0 && used + taps > most_taps);
-      if (fresh) groups_.push_back({phase - phase % last_axis, {}, 0, 0, {}});
+      if (fresh) groups_.push_back({phase - phase % last_axis, {}, 0, 0, 0, {}});
       Group& group = groups_.back();
       const int64_t count = std::min(taps - first, most_taps);
       group.pieces.push_back({phase, first, count, group.rows});
@@ -218,6 +219,18 @@ void FewChannelsPlan::make_groups() {
   }
   for (Group& group : groups_) {
     group.weights = group_units_;
+    group.tap_rows = out_channels_;
+    // Of phases that have as many taps, tap by tap: neighbours in the weights, mostly.
+    const std::vector<Piece>& pieces = group.pieces;
+    if (std::ranges::all_of(pieces, [&](const Piece& piece) {
+          return piece.first == 0 && piece.taps == pieces.front().taps;
+        })) {
+      group.tap_rows *= std::ssize(pieces);
+      for (int64_t row = 0; Piece& piece : group.pieces) {
+        piece.row = row;
+        row += out_channels_;
+      }
+    }
     add_runs(group);
     const BoxPhase& phase = phases_[group.pieces.front().phase];
     group_units_ +=
@@ -258,8 +271,24 @@ void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index
   const char* const w = static_cast<const char*>(operands.data.w) +
                         (group_index * problem_.w.group + channels.begin * w_in_) * bytes;
   const int64_t unit_index = arithmetic_.pairs ? channels.begin / 2 : channels.begin;
+  const auto first_tap = [&](const Piece& piece) {
+    return phases_[piece.phase].axes[3]->tap * problem_.w.axes[2];
+  };
   for (const Group& group : groups_)
-    for (const Piece& piece : group.pieces) {
+    for (size_t i = 0, together; i < group.pieces.size(); i += together) {
+      const Piece& piece = group.pieces[i];
+      // Columns that are evenly apart in the weights are copied together: a row of the result's
+      // channels, or of several phases of its only one.
+      together = 1;
+      int64_t column = w_out_, columns = out_channels_;
+      if (out_channels_ == 1 && group.tap_rows == std::ssize(group.pieces)) {
+        const auto apart = [&](size_t next) {
+          return first_tap(group.pieces[next]) - first_tap(group.pieces[next - 1]);
+        };
+        if (i + 1 < group.pieces.size()) column = apart(i + 1);
+        while (i + together < group.pieces.size() && apart(i + together) == column) ++together;
+        columns = static_cast<int64_t>(together);
+      }
       int64_t tap = 0, step = 0;  // of this phase; of this piece
       const int64_t taps = phases_[piece.phase].axes[3]->sliding.taps;
       for_each_tap(phases_[piece.phase], problem_.w, [&](int64_t at) {
@@ -267,11 +296,11 @@ void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index
         ++tap;
         if (t < 0 || t >= piece.taps) return;
         char* const to = packed + (group.weights + (step * in_units_ + unit_index) * group.rows +
-                                   piece.row + t * out_channels_) *
+                                   piece.row + t * group.tap_rows) *
                                       unit();
         pack_channel_rows(arithmetic_, problem_.dtype,
-                          {w + at * bytes, w_in_, w_out_, to, group.rows, 1,
-                           channels.end - channels.begin, out_channels_});
+                          {w + at * bytes, w_in_, column, to, group.rows, 1,
+                           channels.end - channels.begin, columns});
         if (t == piece.taps - 1) ++step;
       });
     }
@@ -426,7 +455,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
         multiply(group, a, b + from * unit(), sums, count, fetch_some);
         from = 0;
       }
-      sum.step = out_channels_ * sums_pitch_ + footing.tap;
+      sum.step = group.tap_rows * sums_pitch_ + footing.tap;
       sum.rows = piece.taps;
       sum.accumulate = piece.first > 0;
       const char* const rows = sums + (piece.row * sums_pitch_ + from) * unit();
