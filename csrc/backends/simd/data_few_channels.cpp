@@ -164,6 +164,11 @@ void FewChannelsPlan::choose_sizes() {
     }
   for (int a = 0; a < kBoxRank - 1; ++a)  // even cuts
     size[a] = ceil_div(extent[a], ceil_div(extent[a], size[a]));
+  // Of a few boxes that cut rows, none should be much shorter than the others: whole vectors.
+  if (size[3] < extent[3] && boxes(size) < kItems) {
+    const int64_t even = ceil_div(extent[3], ceil_div(extent[3], size[3]));
+    size[3] = std::min(size[3], ceil_div(even + extra, lanes) * lanes - extra);
+  }
   grid_ = {extent, size};
   int64_t rows = 1;
   for (int a = 0; a < kBoxRank; ++a) {
