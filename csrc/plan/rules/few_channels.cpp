@@ -80,7 +80,8 @@ bool has_few_channels(const Problem& p) {
 //   0.6 to 1.35; from 3 into 16 to 32 0.55 to 1.1, 0.8 in the mean, into 3 1.5;
 // - one tap, channels first, 2 to 2 channels 0.06;
 // - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
-//   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1);
+//   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1, into
+//   36 and more that are no multiple of 16, with strides, 0.5 to 0.86);
 //   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else 0.2
 //   to 1.1.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
@@ -101,7 +102,7 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (p.wanted == Role::w)
       return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&
              columns.stride > 1 && taps <= 20;
-    if (avx512 && !channels_last && g.y_channels < 32) return false;
+    if (avx512 && !channels_last && (g.y_channels < 32 || g.y_channels % 16 != 0)) return false;
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
   if (p.wanted == Role::y) {
