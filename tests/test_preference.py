@@ -178,7 +178,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_data", 3, 112, 3) == "simd"
     assert served("convolution_backward_weights", 1, 12, 128) == onednn_if(avx512)
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
-    assert served("convolution_backward_weights", 1, 46, 64) == onednn_if(not zen_5)
+    assert served("convolution_backward_weights", 1, 90, 64) == "onednn"
+    assert served("convolution_backward_weights", 1, 91, 64) == onednn_if(not zen_5)
+    assert served("convolution_backward_weights", 1, 46, 64, results=24) == onednn_if(not zen_5)
     assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
     assert served("convolution_backward_weights", 2, 224, 4, stride=2) == "onednn"

@@ -229,13 +229,15 @@ bool one_tap_far_away(const Problem& p, bool avx512) {
 // 300 random layers of 32 to 2048 channels, means: fprop and dgrad, AVX-512 kernels of both, 16 to
 // 48 pixels 0.5 to 0.7, 64 0.8, 128 and 256 0.88, up to 600 0.96 and 0.88, more 0.97 to 1.03; AVX2
 // kernels 0.3 to 0.7, from 256 pixels on 1.0; wgrad, AVX-512 kernels, 64 pixels 0.88, 128 to 4096
-// 1.0 to 1.08, more 0.87, from 16 K pixels on 0.53; AVX2 kernels 0.7 to 0.8, up to 600 pixels 0.91,
-// more 0.94 to 1.07.
+// 1.0 to 1.08, 6 and 12 K 0.88 to 1.33, from 24 K on 0.57 to 1.03, with up to 24 channels on a side
+// 0.8 from 4096 on; AVX2 kernels 0.7 to 0.8, up to 600 pixels 0.91, more 0.94 to 1.07.
 bool one_tap_suits_simd(const Problem& p, bool avx512) {
   if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
   const int64_t pixels = pixels_of_y(p.geometry);
   if (p.wanted != Role::w) return pixels < (avx512 ? 600 : 256);
-  return pixels < (avx512 ? 128 : 600) || (avx512 && is_zen_5() && pixels >= 4096);
+  if (pixels < (avx512 ? 128 : 600)) return true;
+  const bool narrow = std::min(p.geometry.x_channels, p.geometry.y_channels) <= 24;
+  return avx512 && is_zen_5() && pixels >= (narrow ? 4 << 10 : 16 << 10);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
