@@ -332,6 +332,54 @@ bool copy_few_in_turn(const Copy& c, From from) {
   return true;
 }
 
+// Lanes that lie so many parts apart, from `first` on, of all parts in turn.
+template <int first, int parts, class V>
+CONVTBW_INLINE V every_so_many(const V (&lines)[parts]) {
+  const auto with = [&]<int part>(V before) __attribute__((always_inline)) {
+    constexpr auto place = [](int lanes, int lane) {
+      const int at = lane * parts + first;
+      return at / lanes == part ? lanes + at % lanes : part == 1 ? at % lanes : lane;
+    };
+    return shuffle<place>(before, lines[part]);
+  };
+  V result = lines[0];
+  [&]<int... before>(std::integer_sequence<int, before...>) __attribute__((always_inline)) {
+    ((result = with.template operator()<before + 1>(result)), ...);
+  }(std::make_integer_sequence<int, parts - 1>());
+  return result;
+}
+
+// The reverse: so many rows, whose elements are dealt from one run.
+template <int rows, class From, class To>
+void copy_out_of_turn(const Copy& c, From from) {
+  constexpr int n = kLanes<typename From::Unit>;
+  for (int64_t next = 0; next < c.columns; next += n) {
+    const int64_t column = smaller(next, c.columns - n);  // overlapping the columns before
+    Vector<typename From::Unit> lines[rows];
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < rows; ++i) lines[i] = from.at(column * rows + i * n).all();
+    To* const to = static_cast<To*>(c.to) + column;
+    [&]<int... row>(std::integer_sequence<int, row...>) __attribute__((always_inline)) {
+      (store(to + row * c.to_row, every_so_many<row>(lines)), ...);
+    }(std::make_integer_sequence<int, rows>());
+  }
+  if (c.zeros)
+    for (int64_t row = 0; row < rows; ++row)
+      clear(static_cast<To*>(c.to) + row * c.to_row + c.columns, c.zeros);
+}
+
+// Whether there were as few rows.
+template <class From, class To>
+bool copy_few_out_of_turn(const Copy& c, From from) {
+  if (From::kElements > 1 || c.from_column != c.rows || c.odd ||
+      c.columns < kLanes<typename From::Unit> || c.rows > kMostInTurn)
+    return false;
+  if (c.rows == 2) copy_out_of_turn<2, From, To>(c, from);
+  if (c.rows == 3) copy_out_of_turn<3, From, To>(c, from);
+  if (c.rows == 4) copy_out_of_turn<4, From, To>(c, from);
+  return c.rows > 1;
+}
+
 // The lower halves of all words, and the upper ones.
 CONVTBW_INLINE void store_halves(uint16_t* lower, uint16_t* upper, Words v) {
 #if defined(__AVX512BW__)
@@ -461,14 +509,15 @@ void copy(Copy c, From from) {
   const bool turn = c.to_row == 1 || (c.to_column != 1 && c.rows > c.columns);
   if (!c.zeros && turn && c.to_column != 1) c = turned(c);
   for (int64_t panel = 0; panel < c.panels; ++panel) {
+    const bool transposed = c.to_column == 1 && c.from_row == unit;
     if (c.to_column == 1 && c.from_column == unit)
       copy_rows<From, To>(c, from);
-    else if (c.to_column == 1 && c.from_row == unit && c.deal > 1)
-      copy_transposed<true, From, To>(c, from);
-    else if (c.to_column == 1 && c.from_row == unit)
-      copy_transposed<false, From, To>(c, from);
-    else
+    else if (!transposed)
       copy_elements<From, To>(c, from);
+    else if (c.deal > 1)
+      copy_transposed<true, From, To>(c, from);
+    else if (!copy_few_out_of_turn<From, To>(c, from))
+      copy_transposed<false, From, To>(c, from);
     from = from.at(c.from_panel);
     c.to = static_cast<To*>(c.to) + c.to_panel;
   }
