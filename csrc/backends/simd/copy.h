@@ -15,7 +15,7 @@ namespace {
 // elements apart.
 template <class Element>
 struct Elements {
-  using Unit = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+  using Unit = SumOf<Element>;
   static constexpr int kElements = 1;  // of the tensor, a unit
 
   const Element* p;
@@ -278,21 +278,32 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   }
 }
 
-// Lanes [part * lanes, (part + 1) * lanes) of the columns' elements in turn.
-template <int part, int columns, class V>
-CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
-  const auto with = [&]<int column>(V before) __attribute__((always_inline)) {
+// A vector of lanes of several, which count in turn: its lane l is lane at(lanes, l) of all; `at`
+// is a captureless function.
+template <auto at, int count, class V>
+CONVTBW_INLINE V lanes_of(const V (&lines)[count]) {
+  const auto with = [&]<int line>(V before) __attribute__((always_inline)) {
     constexpr auto place = [](int lanes, int lane) {
-      const int at = part * lanes + lane;
-      return at % columns == column ? lanes + at / columns : column == 1 ? at / columns : lane;
+      const int from = at(lanes, lane);
+      return from / lanes == line ? lanes + from % lanes : line == 1 ? from % lanes : lane;
     };
-    return shuffle<place>(before, lines[column]);
+    return shuffle<place>(before, lines[line]);
   };
   V result = lines[0];
   [&]<int... before>(std::integer_sequence<int, before...>) __attribute__((always_inline)) {
     ((result = with.template operator()<before + 1>(result)), ...);
-  }(std::make_integer_sequence<int, columns - 1>());
+  }(std::make_integer_sequence<int, count - 1>());
   return result;
+}
+
+// Lanes [part * lanes, (part + 1) * lanes) of the columns' elements in turn.
+template <int part, int columns, class V>
+CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
+  constexpr auto at = [](int lanes, int lane) {
+    const int element = part * lanes + lane;
+    return element % columns * lanes + element / columns;
+  };
+  return lanes_of<at>(lines);
 }
 
 constexpr int kMostInTurn = 4;
@@ -332,23 +343,6 @@ bool copy_few_in_turn(const Copy& c, From from) {
   return true;
 }
 
-// Lanes that lie so many parts apart, from `first` on, of all parts in turn.
-template <int first, int parts, class V>
-CONVTBW_INLINE V every_so_many(const V (&lines)[parts]) {
-  const auto with = [&]<int part>(V before) __attribute__((always_inline)) {
-    constexpr auto place = [](int lanes, int lane) {
-      const int at = lane * parts + first;
-      return at / lanes == part ? lanes + at % lanes : part == 1 ? at % lanes : lane;
-    };
-    return shuffle<place>(before, lines[part]);
-  };
-  V result = lines[0];
-  [&]<int... before>(std::integer_sequence<int, before...>) __attribute__((always_inline)) {
-    ((result = with.template operator()<before + 1>(result)), ...);
-  }(std::make_integer_sequence<int, parts - 1>());
-  return result;
-}
-
 // The reverse: so many rows, whose elements are dealt from one run.
 template <int rows, class From, class To>
 void copy_out_of_turn(const Copy& c, From from) {
@@ -360,7 +354,8 @@ void copy_out_of_turn(const Copy& c, From from) {
     for (int i = 0; i < rows; ++i) lines[i] = from.at(column * rows + i * n).all();
     To* const to = static_cast<To*>(c.to) + column;
     [&]<int... row>(std::integer_sequence<int, row...>) __attribute__((always_inline)) {
-      (store(to + row * c.to_row, every_so_many<row>(lines)), ...);
+      (store(to + row * c.to_row, lanes_of<[](int, int lane) { return lane * rows + row; }>(lines)),
+       ...);
     }(std::make_integer_sequence<int, rows>());
   }
   if (c.zeros)

@@ -257,8 +257,8 @@ void FewPixelsPlan::multiply_columns(const char* w, int64_t matrix, const Range&
   for (int64_t row = rows.begin; row < rows.end; row += kSteps) {
     call.steps = std::min(kSteps, rows.end - row);
     call.to_sums = row + kSteps < rows.end;
-    kernels_.product[static_cast<int>(problem_.dtype)]
-                    [static_cast<int>(unit_dtype(problem_.dtype))](call);
+    kernels_.product[static_cast<int>(problem_.dtype)][static_cast<int>(sum_dtype(problem_.dtype))](
+        call);
     call.sums = call.c;
     call.a = static_cast<const char*>(call.a) + kSteps * unit();
     call.b = static_cast<const char*>(call.b) + kSteps * matrix_.row * element();
@@ -269,7 +269,7 @@ void FewPixelsPlan::multiply_columns(const char* w, int64_t matrix, const Range&
 void FewPixelsPlan::multiply_rows(const char* w, int64_t matrix, const Range& rows, const char* a,
                                   const char* zeros, char* sums) const {
   const auto dot_products = kernels_.dot_products[static_cast<int>(problem_.dtype)]
-                                                 [static_cast<int>(unit_dtype(problem_.dtype))];
+                                                 [static_cast<int>(sum_dtype(problem_.dtype))];
   for (int64_t cut = 0; cut < summed_.count; ++cut, sums += sums_row_ * unit()) {
     const Range columns = summed_[cut];
     dot_products({w + (matrices_[matrix] + rows.begin * matrix_.row + columns.begin) * element(),

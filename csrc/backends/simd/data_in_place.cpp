@@ -52,7 +52,7 @@ InPlaceDataPlan::InPlaceDataPlan(const Problem& problem, const Arithmetic& arith
   if (pixels_in_lanes_)
     local_units_ = in_channels_ > kSteps ? out_channels_ * sums_row_ : 0;
   else
-    local_units_ = unit_dtype(problem_.dtype) != problem.dtype ? most * in_channels_ : 0;
+    local_units_ = sum_dtype(problem_.dtype) != problem.dtype ? most * in_channels_ : 0;
   kernel = std::string(contraction_name(problem.wanted)) + ", in place, " +
            (pixels_in_lanes_ ? "pixels" : "channels") + " in lanes, " + arithmetic.name;
   workspace = (problem.geometry.groups * weights_units() + problem.threads * local_units_) * unit();
@@ -79,7 +79,7 @@ void InPlaceDataPlan::multiply_planes(InPlaceProduct call, char* sums) const {
       call.c_row = out_.channel;
       call.to_sums = false;
     }
-    multiply(problem_.dtype, pieces == 1 ? problem_.dtype : unit_dtype(problem_.dtype), call);
+    multiply(problem_.dtype, pieces == 1 ? problem_.dtype : sum_dtype(problem_.dtype), call);
     call.row_start = nullptr;
     call.sums = sums;
     call.a = static_cast<const char*>(call.a) + call.steps * call.a_step * unit();
@@ -90,7 +90,7 @@ void InPlaceDataPlan::multiply_planes(InPlaceProduct call, char* sums) const {
 void InPlaceDataPlan::multiply_pixels(InPlaceProduct call, char* wide) const {
   call.a_row = in_.stride[3];
   call.a_step = in_.channel;
-  if (unit_dtype(problem_.dtype) != problem_.dtype) {
+  if (sum_dtype(problem_.dtype) != problem_.dtype) {
     arithmetic_.widen[static_cast<int>(problem_.dtype)](
         {call.a, call.a_row, call.a_step, wide, in_channels_, 1, call.rows, in_channels_});
     call.a = wide;
@@ -100,7 +100,7 @@ void InPlaceDataPlan::multiply_pixels(InPlaceProduct call, char* wide) const {
   call.b_step = call.lanes = out_channels_;
   call.c_row = out_.stride[3];
   call.steps = in_channels_;
-  multiply(unit_dtype(problem_.dtype), problem_.dtype, call);
+  multiply(sum_dtype(problem_.dtype), problem_.dtype, call);
 }
 
 void InPlaceDataPlan::run_piece(const Operands& operands, int64_t group, const PixelPiece& piece,

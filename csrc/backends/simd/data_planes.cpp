@@ -38,14 +38,14 @@ class PlaneDataPlan : public DirectedPlan {
   // that was rounded (kernels.h, PlaneRows).
   bool direct(int64_t pixels) const {
     return pixels >= arithmetic_.lanes &&
-           (problem_.dtype == sums_ || (!slid_.taps_in_lanes() && slid_.sections().size() == 1));
+           (problem_.dtype == sum_dtype(problem_.dtype) ||
+            (!slid_.taps_in_lanes() && slid_.sections().size() == 1));
   }
 
   static constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
 
   SlidRows slid_;
   BoxGrid grid_;
-  const Dtype sums_;
   const bool ask_ahead_;
   const int64_t taps_;
   int64_t weights_units_, stage_row_, stage_units_, local_bytes_;
@@ -54,7 +54,6 @@ class PlaneDataPlan : public DirectedPlan {
 PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
     : DirectedPlan(problem, arithmetic),
       slid_(problem, arithmetic),
-      sums_(problem.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32),
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
   constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
@@ -118,7 +117,7 @@ void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64
       compute(box, buffer + plane * slid_.plane_step() * unit(), weights + channel * taps_ * unit(),
               start + channel * unit(), ahead,
               direct(pixels) ? Rows{out, out_.stride[2], problem_.dtype}
-                             : Rows{stage, stage_row_, sums_});
+                             : Rows{stage, stage_row_, sum_dtype(problem_.dtype)});
       if (!direct(pixels))
         arithmetic_.unpack[static_cast<int>(problem_.dtype)](
             {stage, stage_row_, 1, out, out_.stride[2], out_.stride[3], box.count[2], pixels});

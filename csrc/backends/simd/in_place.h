@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
-
 namespace convtbw::simd {
 
 // Sums over pixels that are neighbours in both tensors, lane by lane:
@@ -47,9 +45,6 @@ struct DotProducts {
 };
 
 inline constexpr int kDotPixels = 16;
-
-// Of sums, and of operands that are converted.
-inline Dtype unit_dtype(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
 
 struct InPlaceKernels {
   // By Dtype of a and b.

@@ -183,7 +183,7 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
         copy.rows = count * taps;
         pack(copy);
       }
-      for (int64_t i = joined ? first + count : first; i < first + count; ++i) {
+      for (int64_t i = first; !joined && i < first + count; ++i) {
         copy.from = from + i * step;
         copy.to = tile + (i - first) * row;
         if (i + kAhead < all_units)

@@ -42,7 +42,7 @@ class InPlaceWeightsPlan : public Plan {
                  char* sums) const;
   void finish(const Operands& operands, int64_t part, char* sums) const;
 
-  int64_t unit() const { return element_bytes(unit_dtype(problem_.dtype)); }
+  int64_t unit() const { return element_bytes(sum_dtype(problem_.dtype)); }
   int64_t element() const { return element_bytes(problem_.dtype); }
 
   const Problem problem_;
@@ -99,7 +99,7 @@ void InPlaceWeightsPlan::choose_sizes() {
   sums_row_ =
       pixels_in_lanes_ ? columns_.channels * lanes : ceil_div(columns_.channels, lanes) * lanes;
   sums_units_ = rows_.channels * sums_row_;
-  wide_units_ = pixels_in_lanes_ || problem_.dtype == unit_dtype(problem_.dtype)
+  wide_units_ = pixels_in_lanes_ || problem_.dtype == sum_dtype(problem_.dtype)
                     ? 0
                     : pieces_.most_pixels() * rows_.channels;
   // Chunks of pieces, each with sums of its own, where there are few parts: as long as these are
@@ -154,7 +154,7 @@ void InPlaceWeightsPlan::add_lanes(const Operands& operands, int64_t group, cons
   call.sums = sums;
   call.sums_row = sums_row_;
   call.to_sums = true;
-  kernels_.product[static_cast<int>(problem_.dtype)][static_cast<int>(unit_dtype(problem_.dtype))](
+  kernels_.product[static_cast<int>(problem_.dtype)][static_cast<int>(sum_dtype(problem_.dtype))](
       call);
 }
 
@@ -186,7 +186,7 @@ void InPlaceWeightsPlan::finish(const Operands& operands, int64_t part, char* su
         of[i] = sum;
       }
     };
-    if (unit_dtype(problem_.dtype) == Dtype::f64)
+    if (sum_dtype(problem_.dtype) == Dtype::f64)
       add(reinterpret_cast<double*>(sums));
     else
       add(reinterpret_cast<float*>(sums));
