@@ -136,7 +136,9 @@ class DataPlan : public DirectedPlan {
   Packing copy_packing_;
   BoxGrid copy_grid_;
   int64_t read_group_;
-  bool staged_, far_;     // far_: the result is transposed into main memory
+  bool staged_;
+  bool far_result_;       // transposed into main memory
+  bool far_operand_;      // in main memory
   bool complete_ = true;  // every result position belongs to a phase
   int64_t buffer_units_, stage_units_, tile_list_;
   // Behind the packed weights the bias, and the copy of the operand.

@@ -132,10 +132,13 @@ DataPlan::Products DataPlan::choose_edges() {
 // Time of copying boxes over that of reading in place, fprop and dgrad, float32 and bfloat16 pairs,
 // by elements that are copied for each product of a vector (Zen 5, 16 lanes, 140 layers; with 8
 // lanes, 51 of those chosen, 0.95 to 3, 1.3 in the mean): below 0.06 0.9 to 1.05, to 0.1 1.0 to
-// 1.1, to 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. But an operand in
-// main memory is fetched in time where it is copied: of 25 to 67 MB 0.45 to 1.0 where every element
-// is copied once, or few for each product (of 9 to 13 MB 1.0 to 1.4). So is one group of several,
-// whose pixels lie apart: 2 images of 112x112 of 4 groups of 16 0.7 to 1.0 (8 lanes).
+// 1.1, to 0.2 1.0 to 1.3, to 0.4 1.2 in the mean, to 1 1.25, more 1.6 to 4.5. What boxes meet of an
+// operand in main memory is fetched ahead by both (without that in place takes up to 2.5 times as
+// long); 40 MB, fprop of one tap, 2x2 and 3x3 of stride 2, 32 to 256 channels, 45 layers (Zen 5):
+// 16 lanes, one vector and two 1.0 to 1.5, 1.13 in the mean, but 2x2 of 32 and 64 channels 0.8 to
+// 1.0; more 0.85 to 1.1, 1.0 in the mean; 8 lanes, up to four vectors 1.0 to 1.3, 1.1 in the mean.
+// One group of several, whose pixels lie apart, is such an operand too: 2 images of 112x112 of 4
+// groups of 16 0.7 to 1.0 (8 lanes).
 //
 // What cannot be read in place is copied as a whole where boxes would copy it several times. Time
 // over that of copying boxes, 100 random layers, half of them dilated, of those chosen (Zen 5):
@@ -145,7 +148,10 @@ DataPlan::Products DataPlan::choose_edges() {
 // tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
 DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
-  constexpr double kFarBytes = 16 << 20, kLeastShare = 0.3, kLeastCopies = 1.3;  // where far
+  constexpr double kLeastShare = 0.3, kLeastShareOf8 = 0.2;  // of lanes, of a far operand
+  // Of one whose every element is copied about once, and of one that only one window meets.
+  constexpr double kFewCopies = 1.3, kLeastShareOfOneCopy = 0.45;
+  constexpr int64_t kLeastChannels = 128;
   constexpr double kMostBytes = 4 << 20, kLeastGainOfCopy = 1.03;
   const Geometry& g = problem_.geometry;
   if (turns_.size() > 1 || pairs_run_on_) return Reading::box;
@@ -158,9 +164,15 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   const double times = copied / positions, share = copied / (products.least * vectors);
   const double copying = products.least * (1 + kOfCopy * share);
   if (may_read_in_place(problem_, arithmetic_)) {
-    if (data_bytes(problem_, operand_) > kFarBytes / groups &&
-        (share < kLeastShare || times < kLeastCopies))
-      return Reading::box;
+    const bool met_once = g.taps() > 1 && std::ranges::all_of(g.axes, [](const Axis& axis) {
+                            return axis.k <= axis.stride;
+                          });
+    double least_share = times < kFewCopies ? kLeastShareOfOneCopy : kLeastShare;
+    if (arithmetic_.lanes <= 8)
+      least_share = kLeastShareOf8;
+    else if (met_once && in_channels_ < kLeastChannels)
+      least_share = 1;
+    if (far_operand_ && share < least_share) return Reading::box;
     return copying > kLeastGain * products.present ? Reading::in_place : Reading::box;
   }
   const bool strides =

@@ -45,7 +45,8 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   // (Ice Lake).
   constexpr int64_t kFarBytes = 16 << 20;
   const bool transposed = out_.channel != 1 && out_channels_ > 1;
-  far_ = transposed && data_bytes(problem, problem.wanted) >= kFarBytes;
+  far_result_ = transposed && data_bytes(problem, problem.wanted) >= kFarBytes;
+  far_operand_ = data_bytes(problem, operand_) > kFarBytes / problem.geometry.groups;
   // Results with channels last are written in place, of 16 bits too: 0.7 to 0.8 of the time for few
   // steps (one tap; 4x4 from 3 channels) with 16 lanes, 0.9 with 8 (Ice Lake). But not where phases
   // of a row would write pieces of the same cache lines at different times: 30 % slower with 21
@@ -138,9 +139,10 @@ void DataPlan::lay_out_copy() {
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void DataPlan::choose_sizes() {
   // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3). Read in place, 2 MB
-  // take 0.8 to 1.0 of the time of 128 KB where they save sums of parts of the channels (Zen 5).
+  // take 0.8 to 1.0 of the time of 128 KB where they save sums of parts of the channels; else the
+  // next 512 KB, which are fetched, still fit in the second-level cache: 0.9 to 1.0 (Zen 5).
   constexpr int64_t kBufferBytes = 128 << 10, kMostBufferBytes = 512 << 10;
-  constexpr int64_t kInPlaceBytes = 2 << 20;
+  constexpr int64_t kInPlaceBytes = 512 << 10, kMostInPlaceBytes = 2 << 20;
   constexpr int64_t kStageBytes = 256 << 10;
   constexpr int64_t kPixels = 256, kFewPixels = 48;
   // Where only planes or rows have several taps, boxes are so long at first: (3, 1, 1) of 64
@@ -204,7 +206,9 @@ void DataPlan::choose_sizes() {
   grow(limit);
   while (pixels(size) < std::min(kFewPixels, all_pixels) &&
          (channels > 64 || buffer_bytes < kMostBufferBytes)) {
-    if (channels > 64) {
+    if (reading_ != Reading::box && buffer_bytes < kMostInPlaceBytes) {
+      buffer_bytes *= 2;
+    } else if (channels > 64) {
       channels = (channels + 1) / 2;
       staged_ |= rounded();  // sums over all channels are rounded once
     } else {
@@ -246,12 +250,13 @@ void DataPlan::choose_sizes() {
                       ? 0
                       : strips[0].length * strips[1].length * strips[2].length * largest /
                             weights_.elements_of_unit();
-  if (reading_ == Reading::box)
-    for (Turn& turn : turns_) {
-      turn.packing.strips = turn.strips;
-      // Rows whose last unit is half empty do not follow each other.
-      if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
-    }
+  for (Turn& turn : turns_) {
+    turn.packing.tensor = in_;
+    turn.packing.joined_axes = 0;
+    turn.packing.strips = turn.strips;
+    // Rows whose last unit is half empty do not follow each other.
+    if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
+  }
 
   // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
   int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
