@@ -339,8 +339,34 @@ bool few_pixels(const Problem& p) {
   return p.wanted != Role::w && pixels_of_y(p.geometry) <= kFewPixels;
 }
 
+namespace {
+
+// fprop and dgrad of so few pixels that oneDNN's kernels wait for weights. Times of simd over
+// oneDNN, AVX-512 kernels of both, two threads of Zen 5, 450 random layers of 32 to 512 channels:
+// - windows that do not overlap, fprop, channels last, up to 600 pixels 0.38 to 1.03, once 1.12,
+//   0.7 in the mean; channels first, up to 300 0.6 to 0.91, once 1.2, more 0.96 to 1.4;
+// - one tap, channels last, 3-D or with strides, up to 256 pixels 0.54 to 0.86;
+// - others, channels last, fprop of stride 1 up to 128 pixels 0.48 to 1.0, more 0.57 to 1.19; with
+//   strides up to 160 0.27 to 1.0, once 1.14, more 0.85 to 1.16; dgrad of stride 1 up to 160 0.7
+//   to 0.92, more 0.82 to 1.59;
+// - others, channels first, up to 112 pixels 0.62 to 0.93, more 0.69 to 1.23.
+bool waits_for_weights(const Problem& p) {
+  constexpr int64_t kLeastChannels = 24;
+  const Geometry& g = p.geometry;
+  if (p.wanted == Role::w || std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
+  const int64_t pixels = pixels_of_y(g);
+  const bool channels_last = has_channels_last(p), fprop = p.wanted == Role::y;
+  if (one_tap(g)) return channels_last && pixels <= 256;
+  if (fprop && apart(g)) return pixels <= (channels_last ? 600 : 300);
+  if (!channels_last) return pixels <= 112;
+  return pixels <= (fprop && unit_strides(g) ? 128 : 160);
+}
+
+}  // namespace
+
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
+  if (avx512 && is_zen_5() && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
            (intel && outweighs_few_channels(p));
