@@ -204,13 +204,19 @@ bool planes(const Problem& p, int64_t lanes) {
 // 1.11; 256 to 64 1.26, 1.41, 1.7, 1.27; 64 to 32 of 32x32x32 1.4, 1.34, 1.6, 1.14; 512 to 512 of
 // 1000 1.01, 1.10, 1.12, 1.05; 1024 to 256 of 14x14 1.00, 1.10, 1.05, 1.03. Few channels gain
 // most, 3 to 64 1.65, 2.0, 1.4, 1.16. An image's last vector is what it loses: 0.76 to 0.98 for 49
-// pixels, 0.85 to 1.08 for 100.
+// pixels, 0.85 to 1.08 for 100. So are few pixels of many weights, which take longer to pack for
+// rows of tiles than for lanes, two threads of Zen 5, 40 layers: 64 to 800 pixels of 256 K weights
+// and more 0.43 to 1.0, 0.85 in the mean (fewer weights 0.9 to 1.4, 900 pixels 1.0); 8 lanes, up to
+// 400 of 64 K 0.69 to 1.05, 0.9 (fewer weights 0.9 to 1.0, more pixels 0.97 to 1.2).
 bool pointwise_pixels(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   if (!std::ranges::all_of(g.axes, pointwise) || g.axes[0].x > 1 || g.axes[1].x > 1) return false;
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1) return false;
   // Channels last: of images of one row, or of overlapping rows.
   if (p.x.channel == 1 || p.y.channel == 1) return false;
+  const bool many_pixels = g.batch * g.axes.back().x > (lanes > 8 ? 800 : 400);
+  const bool few_weights = g.x_channels * g.y_channels < (lanes > 8 ? 256 << 10 : 64 << 10);
+  if (!many_pixels && !few_weights) return false;
   // Of pixels side by side at least a tile's width is held.
   constexpr int64_t kMostBytes = 1 << 20;
   const int64_t channels = p.wanted == Role::y ? g.x_channels : g.y_channels;

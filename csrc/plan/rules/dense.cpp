@@ -94,12 +94,21 @@ bool into_one_vector(const Problem& p, int64_t from, int64_t into) {
          unit_strides(g) && unit_dilations(g) && g.axes[1].k >= least && g.axes[2].k >= least;
 }
 
+// One tap of few pixels and many weights, whose rows oneDNN's kernels read where they lie.
+bool long_rows_of_weights(const Geometry& g) {
+  constexpr int64_t kLeastPixels = 49, kMostPixels = 800;
+  const int64_t pixels = pixels_of_y(g);
+  return is_zen_5() && g.x_channels >= 1024 && g.x_channels * g.y_channels >= 256 << 10 &&
+         pixels >= kLeastPixels && pixels <= kMostPixels;
+}
+
 // fprop:
 // - kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
 //   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
 //   strides 0.3 to 0.9); AVX2 kernels of both, two threads, channels first, 150 random layers, of
 //   one image 0.8 to 1.5, mostly 1.02 to 1.2, of more 0.6 to 1.06; 0.8 to 0.95 with one tap,
-//   channels first, 0.8 to 0.9 for larger kernels;
+//   channels first (AVX-512 kernels, two threads of Zen 5, 49 to 800 pixels, from 1024 channels and
+//   256 K weights on 1.0 to 1.23, 1.1 in the mean), 0.8 to 0.9 for larger kernels;
 // - where windows do not overlap, k2 to k7, channels first 0.5 to 0.95 with 64 channels of x, with
 //   256 AVX-512 kernels 1.05 to 1.1, AVX2 kernels 0.6 to 1.0, once 1.2; channels last, Zen 5, into
 //   up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2 to 2.5), 64 and more 0.95 to 1.08 (AVX-512
@@ -138,7 +147,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
   if (few_beside(p, g.x_channels, g.y_channels)) return false;
-  if (one_tap(g)) return channels_last;
+  if (one_tap(g)) return channels_last || (avx512 && long_rows_of_weights(g));
   const int64_t channels = std::min(g.x_channels, g.y_channels);
   if (!channels_last && channels < (avx512 ? 64 : 128)) return false;
   if (!channels_last && !avx512 && (g.batch > 1 || apart(g))) return false;
