@@ -63,6 +63,7 @@ class WeightsPlan : public Plan {
   void choose_roles();
   bool taps_fill_lanes() const;
   void choose_sizes();
+  void choose_chunks(int64_t parts, int64_t most_chunks);
   void choose_packing();
   void lay_out_by_tap();
   void join_packing();
