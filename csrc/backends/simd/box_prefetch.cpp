@@ -9,6 +9,18 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
+// Tensors up to so many bytes are taken to be in the cache of the second level. With fetching them
+// too, 90 layers of 40 KB to 3 MB take 1.02 of the time in the mean, up to 1.2 (Zen 5, 8 and 16
+// lanes; up to 256 KB, 1 and 2 MB are as good).
+constexpr int64_t kNearBytes = 512 << 10;
+
+// From the first element to the last one.
+int64_t span_bytes(const Tensor& tensor, int64_t channels) {
+  int64_t elements = (channels - 1) * tensor.channel + 1;
+  for (int a = 0; a < kBoxRank; ++a) elements += (tensor.extent[a] - 1) * tensor.stride[a];
+  return elements * element_bytes(tensor.dtype);
+}
+
 // Whether the taps of so many windows lie behind each other, as those of wide dilations do: what
 // the next box meets is then mostly what this one has met, and much of what lies between is not.
 // Without fetching it, layers with dilations of 2 to 18 take 0.97 of the time in the mean, 0.59 to
@@ -23,6 +35,7 @@ bool combs_apart(const Strip& strip, int64_t windows) {
 
 BoxPrefetch::BoxPrefetch(const Packing& packing, const void* data, const BoxRange& windows,
                          int64_t first_channel, int64_t channels, int64_t steps) {
+  if (span_bytes(packing.tensor, first_channel + channels) <= kNearBytes) return;
   const BoxRange box = packing.joined(windows);
   const Tensor& tensor = packing.tensor;
   const int64_t bytes = element_bytes(tensor.dtype);

@@ -14,7 +14,8 @@ class BoxPrefetch {
   BoxPrefetch() = default;  // of nothing
 
   // What pack_box() with these arguments will read, of so many channels, evenly in so many steps:
-  // only some dozen lines can be under way. Nothing where windows have wide dilations.
+  // only some dozen lines can be under way. Nothing where windows have wide dilations, or of a
+  // small tensor.
   BoxPrefetch(const Packing& packing, const void* data, const BoxRange& box, int64_t first_channel,
               int64_t channels, int64_t steps);
 
