@@ -34,11 +34,9 @@ const char* in_words(Spreading spreading) {
 
 namespace {
 
-// Where so many windows reach into the padding that regions would be of few or single windows.
-// Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
-// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
+// Whether all but this part of the windows reach into the padding.
 bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
-                const PerAxis<int64_t>& windows, Spreading spreading) {
+                const PerAxis<int64_t>& windows, double part) {
   double whole = 1;
   for (int a = 1; a < kBoxRank; ++a) {
     if (ways[a].empty()) continue;
@@ -46,7 +44,15 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
     const Range present = whole_windows(s, tensor.extent[a], windows[a]);
     whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
   }
-  return whole < (spreading == Spreading::by_broadcast ? 0.8 : 0.25);
+  return whole < part;
+}
+
+// Where so many windows reach into the padding that regions would be of few or single windows.
+// Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
+// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
+bool cut_in_place(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
+                  const PerAxis<int64_t>& windows, Spreading spreading) {
+  return mostly_cut(tensor, ways, windows, spreading == Spreading::by_broadcast ? 0.8 : 0.25);
 }
 
 // Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
@@ -62,18 +68,20 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
                    Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
-                   const PerAxis<int64_t>& windows, bool in_place, const Arithmetic* keeping)
+                   const PerAxis<int64_t>& windows, bool in_place, double least_whole,
+                   const Arithmetic* keeping)
     : arithmetic_(arithmetic),
       order_(order),
       spreads_(order.spread() && spreading == Spreading::in_memory),
       plane_(order.spread() && spreading == Spreading::by_broadcast ? 1 : 0),
       ways_(ways),
       in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !mostly_cut(tensor, ways, windows, spreading)),
+                !cut_in_place(tensor, ways, windows, spreading)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
-      padded_(tensor.channel == 1 ? mostly_cut(tensor, ways, windows, spreading)
-                                  : many_regions(tensor, ways[3])) {}
+      padded_(tensor.channel == 1 ? cut_in_place(tensor, ways, windows, spreading)
+                                  : many_regions(tensor, ways[3]) ||
+                                        mostly_cut(tensor, ways, windows, least_whole)) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;

@@ -37,7 +37,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       pairs_(suits_pairs() ? pairs : nullptr),
       side_(arithmetic, in_, order_, spreading_, ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            pairs_ || met_in_place(), pairs_),
+            pairs_ || met_in_place(), least_whole(), pairs_),
       weights_(problem.w, problem.wanted, order_) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
@@ -83,6 +83,19 @@ bool GroupedDataPlan::met_in_place() const {
   // less, 3x3 of 2 0.7, 16x16 of 8 0.45.
   const int dtype = static_cast<int>(in_.dtype);
   return out_.channel == 1 && arithmetic_.lane_row[dtype][dtype];
+}
+
+// Taps are listed for every region of windows, which takes longer than few of them. Channels first,
+// time without zeros over that with them, 8 and 16 lanes (Zen 5), by vectors of all images:
+// - up to 96, 5x5 of 7x7 1.0 to 1.8, of 8x8 1.1 to 1.45; 7x7 up to 14x14 1.1 to 3.2; 3x3 of 7x7
+// 0.95
+//   to 1.12, with strides 0.86 to 0.95;
+// - more, 7x7 of 7x7 1.25 to 1.7, of 14x14 and 20x20 0.88 to 0.95; 5x5 0.85 to 1.0.
+double GroupedDataPlan::least_whole() const {
+  constexpr int64_t kFewVectors = 96;
+  const Geometry& g = problem_.geometry;
+  if (g.batch * parts_.vectors() <= kFewVectors) return g.taps() >= 25 ? 0.5 : 0;
+  return g.taps() >= 49 ? 0.25 : 0;
 }
 
 // 3x3 and 7x7 take 0.77 and 0.64 of the time channels first, 0.91 and 0.79 channels last, 4x4 of

@@ -20,6 +20,7 @@ class GroupedDataPlan : public DirectedPlan {
   // Whether taps of neighbouring rows are multiplied in pairs.
   bool suits_pairs() const;
   bool met_in_place() const;
+  double least_whole() const;
   void choose_sizes();
   void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
   int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,

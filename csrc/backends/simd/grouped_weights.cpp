@@ -50,10 +50,10 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), spreading_, ways_of({}),
-         grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype),
+         grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype), 0,
          keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
-         ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
+         ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(), 0,
          keeping()),
       weights_(problem.w, lane_role_, order_) {
   asks_ahead_ = y_.in_place() &&
