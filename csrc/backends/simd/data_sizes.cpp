@@ -176,9 +176,9 @@ void DataPlan::choose_sizes() {
   const int64_t part_lanes = std::min(
       out_channels_,
       std::max<int64_t>(64, kStageBytes / (128 * covered({1, 1, 1, 1}) * unit()) / width * width));
+  const bool boxed = reading_ == Reading::box;
   // Fewer channels at a time, or a larger buffer, where else only few pixels would fit.
-  int64_t channels = in_channels_,
-          buffer_bytes = reading_ == Reading::box ? kBufferBytes : kInPlaceBytes;
+  int64_t channels = in_channels_, buffer_bytes = boxed ? kBufferBytes : kInPlaceBytes;
   const auto fits = [&](const PerAxis<int64_t>& windows) {
     return positions(windows) * channels * unit() <= buffer_bytes &&
            (!staged_ || covered(windows) * part_lanes * unit() <= kStageBytes);
@@ -204,11 +204,10 @@ void DataPlan::choose_sizes() {
   };
   int64_t limit = kPixels;
   grow(limit);
+  const int64_t most_bytes = boxed ? kMostBufferBytes : kMostInPlaceBytes;
   while (pixels(size) < std::min(kFewPixels, all_pixels) &&
-         (channels > 64 || buffer_bytes < kMostBufferBytes)) {
-    if (reading_ != Reading::box && buffer_bytes < kMostInPlaceBytes) {
-      buffer_bytes *= 2;
-    } else if (channels > 64) {
+         (channels > 64 || buffer_bytes < most_bytes)) {
+    if (channels > 64 && (boxed || buffer_bytes >= most_bytes)) {
       channels = (channels + 1) / 2;
       staged_ |= rounded();  // sums over all channels are rounded once
     } else {
@@ -251,6 +250,7 @@ void DataPlan::choose_sizes() {
                       : strips[0].length * strips[1].length * strips[2].length * largest /
                             weights_.elements_of_unit();
   for (Turn& turn : turns_) {
+    // As it was before rows were joined for boxes of other sizes.
     turn.packing.tensor = in_;
     turn.packing.joined_axes = 0;
     turn.packing.strips = turn.strips;

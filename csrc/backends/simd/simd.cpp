@@ -51,6 +51,13 @@ const simd::InPlaceKernels& in_place_kernels_of(std::string_view target) {
   return target == "generic512" ? simd::generic512::kInPlace : simd::generic::kInPlace;
 }
 
+// Of expanded tensors, and of strides, more than an integer holds.
+double product(std::initializer_list<int64_t> factors) {
+  double all = 1;
+  for (const int64_t factor : factors) all *= static_cast<double>(factor);
+  return all;
+}
+
 // Below this a parallel region costs more (2 to 5 us) than a second thread saves.
 constexpr int64_t kSerialFlops = 500'000;
 
@@ -214,9 +221,10 @@ bool pointwise_pixels(const Problem& p, int64_t lanes) {
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1) return false;
   // Channels last: of images of one row, or of overlapping rows.
   if (p.x.channel == 1 || p.y.channel == 1) return false;
-  const bool many_pixels = g.batch * g.axes.back().x > (lanes > 8 ? 800 : 400);
-  const bool few_weights = g.x_channels * g.y_channels < (lanes > 8 ? 256 << 10 : 64 << 10);
-  if (!many_pixels && !few_weights) return false;
+  const double few_pixels = lanes > 8 ? 800 : 400, many_weights = lanes > 8 ? 256 << 10 : 64 << 10;
+  if (product({g.batch, g.axes.back().x}) <= few_pixels &&
+      product({g.x_channels, g.y_channels}) >= many_weights)
+    return false;
   // Of pixels side by side at least a tile's width is held.
   constexpr int64_t kMostBytes = 1 << 20;
   const int64_t channels = p.wanted == Role::y ? g.x_channels : g.y_channels;
@@ -320,13 +328,6 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
       pairs ? 2.0 * static_cast<double>(units) / static_cast<double>(from) : 1;
   return (lanes > 8 ? 1.05 : 1.15) * filled(into) * half_empty <
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
-}
-
-// Of expanded tensors, and of strides, more than an integer holds.
-double product(std::initializer_list<int64_t> factors) {
-  double all = 1;
-  for (const int64_t factor : factors) all *= static_cast<double>(factor);
-  return all;
 }
 
 // Whether lanes should be taps and the few channels of the result, whose operand has its channels
