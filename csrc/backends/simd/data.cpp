@@ -57,7 +57,7 @@ PerAxis<DataPlan::Walk> DataPlan::walk(const Turn& turn, const BoxPhase& phase, 
 
 FoldedRuns DataPlan::runs(const Turn& turn, const BoxPhase& phase, const PerAxis<Range>& taps,
                           const Chunk& chunk, int vectors) const {
-  FoldedRuns runs;
+  FoldedRuns runs(most_steps_);
   const PerAxis<Walk> walk = this->walk(turn, phase, chunk, {});
   const int64_t width = int64_t{vectors} * arithmetic_.lanes;
   const int64_t elements = weights_.elements_of_unit();
