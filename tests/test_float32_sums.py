@@ -18,6 +18,7 @@ SHAPES = (
     Shape("long row", False, 1, 24, 24, (6000,), 3, padding=1),
     Shape("long row, dilated", False, 2, 24, 16, (2048,), 11, padding=25, dilation=5),
     Shape("long row, transposed", True, 2, 24, 16, (2048,), 4, 2, 1),
+    Shape("few channels by several taps, transposed", True, 1, 21, 21, (12, 12), 16, 8, 4),
     Shape("large image", False, 1, 16, 16, (96, 96), 3, padding=1),
     Shape("many images", False, 256, 16, 16, (7, 7), 3, padding=1),
     Shape("one tap", False, 1, 24, 24, (80, 80), 1),
