@@ -29,7 +29,7 @@ bool has_depthwise_kernels(const Problem& p) {
 // - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
 //   or from 56x56 on 1.05 to 1.3, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5
 //   and k7 0.35 to 1.1, 0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75
-//   to 2.8;
+//   to 2.8, 8 to 24 channels 1.02 to 1.6, 1.05 to 1.95;
 // - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
@@ -60,7 +60,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (is_zen_3() && taps == 1 && !strides) return true;
-  if (few_groups && !avx512) return false;
+  if (few_groups && !avx512) return is_zen_5() && p.wanted == Role::x && strides;
   if (p.wanted == Role::x) {
     if (few_groups) return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
     if (strides && is_zen_3()) return rows.k <= 4 && columns.k <= 4;
