@@ -261,11 +261,6 @@ bool has_window_without_terms(const Geometry& g) {
   return false;
 }
 
-bool has_strides(const Geometry& g) {
-  return std::any_of(g.axes.begin(), g.axes.end(),
-                     [](const Axis& axis) { return axis.stride > 1; });
-}
-
 // Whether an axis has both padding and a stride beyond 2.
 bool has_padded_long_stride(const Geometry& g) {
   for (const Axis& axis : g.axes)
@@ -288,7 +283,7 @@ bool is_defective(const Problem& p, const std::string& kernel) {
   // The jit kernels of one tap copy the positions that strides meet, whole vectors of channels at a
   // time, and write behind their scratchpad where these fill none (seen by valgrind).
   constexpr int64_t kVector = 16;
-  if (kernel.starts_with("jit_1x1") && has_strides(g) && g.x_channels % kVector != 0) return true;
+  if (kernel.starts_with("jit_1x1") && !unit_strides(g) && g.x_channels % kVector != 0) return true;
   // The bf16 kernels sum in pairs: channels of a group, or pixels of a row for the weights
   // gradient. The last of an odd number is paired with a foreign element times zero, so a NaN or
   // Inf there reaches results that it has no part in. Depthwise kernels sum no pairs. No CPU at

@@ -36,6 +36,22 @@ struct Geometry {
   int64_t taps() const { return axes[0].k * axes[1].k * axes[2].k; }
 };
 
+inline bool unit_strides(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
+}
+
+// Windows do not overlap.
+inline bool apart(const Geometry& g) {
+  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
+}
+
+// Of all images.
+inline int64_t pixels_of_y(const Geometry& g) {
+  int64_t pixels = g.batch;
+  for (const Axis& axis : g.axes) pixels *= axis.y;
+  return pixels;
+}
+
 // Half-open; empty when begin >= end.
 struct Range {
   int64_t begin, end;

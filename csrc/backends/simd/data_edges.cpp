@@ -164,19 +164,15 @@ DataPlan::Reading DataPlan::best_reading(const Products& products) const {
   const double times = copied / positions, share = copied / (products.least * vectors);
   const double copying = products.least * (1 + kOfCopy * share);
   if (may_read_in_place(problem_, arithmetic_)) {
-    const bool met_once = g.taps() > 1 && std::ranges::all_of(g.axes, [](const Axis& axis) {
-                            return axis.k <= axis.stride;
-                          });
-    double least_share = times < kFewCopies ? kLeastShareOfOneCopy : kLeastShare;
-    if (arithmetic_.lanes <= 8)
-      least_share = kLeastShareOf8;
-    else if (met_once && in_channels_ < kLeastChannels)
-      least_share = 1;
+    const bool met_once = g.taps() > 1 && apart(g);
+    const double least_share = arithmetic_.lanes <= 8                      ? kLeastShareOf8
+                               : met_once && in_channels_ < kLeastChannels ? 1
+                               : times < kFewCopies                        ? kLeastShareOfOneCopy
+                                                                           : kLeastShare;
     if (far_operand_ && share < least_share) return Reading::box;
     return copying > kLeastGain * products.present ? Reading::in_place : Reading::box;
   }
-  const bool strides =
-      fprop_ && std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.stride > 1; });
+  const bool strides = fprop_ && !unit_strides(g);
   if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1)))
     return Reading::box;
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();

@@ -131,8 +131,7 @@ FewPixelsPlan::FewPixelsPlan(const Problem& problem, const Arithmetic& arithmeti
       matrix_(*matrix_of(problem)),
       columns_are_results_(matrix_.columns_of_x != fprop_),
       tap_step_(matrix_.of_all_taps ? problem.geometry.taps() : 1),
-      pixels_(problem.geometry.batch * problem.geometry.axes[0].y * problem.geometry.axes[1].y *
-              problem.geometry.axes[2].y) {
+      pixels_(pixels_of_y(problem.geometry)) {
   list_taps();
   choose_sizes();
   kernel = std::string(contraction_name(problem.wanted)) + ", weights read in place, " +

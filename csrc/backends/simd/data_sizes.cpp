@@ -63,8 +63,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   const bool shared_lines = out_channels_ * element() % 64 != 0 && axes_[3].step > 1;
   bool staged = transposed || shared_lines || (rounded() && !complete_);
 
-  const Pairing pairing = arithmetic.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;
-  turns_.push_back({axes_, {}, {&arithmetic, in_, {}, pairing, pairs_run_on_}, 0, 0});
+  turns_.push_back({axes_, {}, {}, 0, 0});
   if (phased) {
     const std::vector<PhasedAxis> rows = fprop_phases(problem.geometry.axes[*phased]);
     turns_.resize(rows.size(), turns_.front());
@@ -257,11 +256,9 @@ void DataPlan::choose_sizes() {
                       ? 0
                       : strips[0].length * strips[1].length * strips[2].length * largest /
                             weights_.elements_of_unit();
+  const Pairing pairing = arithmetic_.pairs && !pairs_run_on_ ? Pairing::channels : Pairing::none;
   for (Turn& turn : turns_) {
-    // As it was before rows were joined for boxes of other sizes.
-    turn.packing.tensor = in_;
-    turn.packing.joined_axes = 0;
-    turn.packing.strips = turn.strips;
+    turn.packing = {&arithmetic_, in_, turn.strips, pairing, pairs_run_on_};
     // Rows whose last unit is half empty do not follow each other.
     if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
   }

@@ -91,8 +91,8 @@ class LaneSide {
  public:
   // `in_place`: whether the kernel should read elements where they lie, if it can; it converts
   // those of 16 bits. `least_whole`: channels first, zeros are copied too unless this part of the
-  // windows has no absent tap. `keeping`: whose copies keep bfloat16 as it
-  // is, or nullptr; not for a side that is spread.
+  // windows has no absent tap. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for
+  // a side that is spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
            Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
            const PerAxis<int64_t>& windows, bool in_place, double least_whole,

@@ -88,8 +88,7 @@ bool GroupedDataPlan::met_in_place() const {
 // Taps are listed for every region of windows, which takes longer than few of them. Channels first,
 // time without zeros over that with them, 8 and 16 lanes (Zen 5), by vectors of all images:
 // - up to 96, 5x5 of 7x7 1.0 to 1.8, of 8x8 1.1 to 1.45; 7x7 up to 14x14 1.1 to 3.2; 3x3 of 7x7
-// 0.95
-//   to 1.12, with strides 0.86 to 0.95;
+//   0.95 to 1.12, with strides 0.86 to 0.95;
 // - more, 7x7 of 7x7 1.25 to 1.7, of 14x14 and 20x20 0.88 to 0.95; 5x5 0.85 to 1.0.
 double GroupedDataPlan::least_whole() const {
   constexpr int64_t kFewVectors = 96;

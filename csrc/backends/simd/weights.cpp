@@ -91,8 +91,7 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
 void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first_box,
                             int64_t boxes, char* sums, char* memory) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const Side& row_side = lanes_on_y_ ? x_ : y_;
-  const Side& lane_side = lanes_on_y_ ? y_ : x_;
+  const Side &row_side = this->row_side(), &lane_side = this->lane_side();
   Run* const runs = reinterpret_cast<Run*>(memory);
   char* const row_buffer = memory + run_bytes_;
   char* const lane_buffer = row_buffer + row_buffer_bytes_;
@@ -103,13 +102,10 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
   const char* const row_data = data(row_side, lanes_on_y_ ? Role::x : Role::y);
   const char* const lane_data = data(lane_side, lanes_on_y_ ? Role::y : Role::x);
 
-  // Panels are as long as the box's positions, in either buffer. Channels last, those of a pixel go
-  // to all panels: multiples of 4 KB apart these take 1.03 to 1.18 times as long (one tap, 256
-  // pixels, Zen 5).
   std::vector<Panel> row_panels, lane_panels;
   for (int64_t i = 0; i < part.panels; ++i) {
     const RowPanel& panel = panels_[part.first_panel + i];
-    row_panels.push_back({panel.channel, panel.channels, i * odd_lines(pitch_ * row_side.positions),
+    row_panels.push_back({panel.channel, panel.channels, i * panel_step(row_side, pitch_),
                           row_side.packing.strips[3].length * pitch_, pitch_, 1});
   }
   const int64_t lane_row = lane_side.packing.strips[3].length;
@@ -125,7 +121,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
       const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
       lane_panels.push_back(
           {block.lane, block.live, lane_offset, lane_row * width, width, 1, width - block.live});
-      lane_offset += odd_lines(width * lane_side.positions);
+      lane_offset += panel_step(lane_side, width);
     }
   }
 

@@ -60,7 +60,7 @@ void WeightsPlan::choose_roles() {
   };
   // Sums of taps and channels are written in small pieces: of 25 to 256 pixels, 16 to 32 channels,
   // 1.1 to 3.5 times as long.
-  const int64_t pixels = g.batch * g.axes[0].y * g.axes[1].y * g.axes[2].y;
+  const int64_t pixels = pixels_of_y(g);
   const bool many_pixels = pixels >= 128 * g.x_channels;
   // Lanes of taps and channels of x pay from here on. Time without over that with them, by the rate
   // gained (Zen 5, 8 and 16 lanes): 1.09 to 1.125 0.9 to 1.07, 1.14 1.16 (21 channels, 16x16), 1.2
@@ -170,7 +170,7 @@ void WeightsPlan::choose_sizes() {
   // 15 to 30 % less time (one tap: 1024 take 15 % more than 256; Zen 4). Fewer where there are few
   // parts.
   constexpr int64_t kFewItems = 8;
-  const int64_t pixels = g.batch * g.axes[0].y * g.axes[1].y * g.axes[2].y;
+  const int64_t pixels = pixels_of_y(g);
   const int64_t least = row_taps_ >= 9 && pixels > 256 ? 128 : 256;
   int64_t limit = row_taps_ == 1 ? 256 : pixels <= 1024 ? 1024 : 512;
   const PerAxis<int64_t> extent{g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
@@ -242,8 +242,6 @@ void WeightsPlan::choose_sizes() {
   const int64_t boxes = grid_.boxes();
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
 
-  const int64_t row_positions = (lanes_on_y_ ? x_ : y_).positions;
-  const int64_t lane_positions = (lanes_on_y_ ? y_ : x_).positions;
   int64_t row_units = 0, most_lane_units = 0, largest_panel = 0;  // of a part
   for (int64_t group = 0; group < g.groups; ++group)
     for (int64_t block = 0; block < blocks; block += part_blocks)
@@ -259,12 +257,12 @@ void WeightsPlan::choose_sizes() {
           part_blocks_.push_back({static_cast<int64_t>(parts_.size()), i - block, part.units});
           part.units += block_units(part, blocks_[i]);
           part_lane_units +=
-              odd_lines(int64_t{blocks_[i].vectors} * arithmetic_.lanes * lane_positions);
+              panel_step(lane_side(), int64_t{blocks_[i].vectors} * arithmetic_.lanes);
           for (int64_t p = panel; p < panel + part.panels; ++p)
             largest_panel = std::max(largest_panel, panel_units(panels_[p], blocks_[i]));
         }
         part_units_ = std::max(part_units_, part.units);
-        row_units = std::max(row_units, part.panels * odd_lines(pitch_ * row_positions));
+        row_units = std::max(row_units, part.panels * panel_step(row_side(), pitch_));
         most_lane_units = std::max(most_lane_units, part_lane_units);
         parts_.push_back(part);
       }
@@ -273,7 +271,7 @@ void WeightsPlan::choose_sizes() {
   // Joined lanes are read up to a block behind the last ones.
   const int64_t behind = kMaxVectors * arithmetic_.lanes;
   if (joined_lanes())
-    most_lane_units = x_.channels * (taps_in_lanes_ ? x_channel_ : lane_positions) + behind;
+    most_lane_units = x_.channels * (taps_in_lanes_ ? x_channel_ : x_.positions) + behind;
   buffer_bytes_ = run_bytes_ + row_buffer_bytes_ + whole_lines(most_lane_units * unit());
   // Sums of parts are their thread's, those of chunks are kept until all are there.
   keeps_sums_ = boxes > 1;
@@ -312,9 +310,9 @@ void WeightsPlan::choose_chunks(int64_t parts, int64_t most_chunks) {
     const int64_t pixels = grid.size[0] * grid.size[1] * grid.size[2] * grid.size[3];
     const int64_t largest = std::min({boxes - 1, 2 * smallest, smallest + kMoreBoxes});
     for (int64_t chunk = smallest; chunk <= largest; ++chunk) {
-      const auto box = static_cast<double>(pixels + kSumsPixels);
-      const double time = box * static_cast<double>(most_boxes(2, parts, boxes, chunk) +
-                                                    2 * most_boxes(4, parts, boxes, chunk));
+      const auto time =
+          static_cast<double>((pixels + kSumsPixels) * (most_boxes(2, parts, boxes, chunk) +
+                                                        2 * most_boxes(4, parts, boxes, chunk)));
       if (time < 0.98 * least) {
         least = time;
         best_windows = windows;

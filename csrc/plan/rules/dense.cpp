@@ -327,29 +327,6 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
   return axis.k <= 5 && p.wanted == Role::y && std::min(g.x_channels, g.y_channels) <= 32;
 }
 
-}  // namespace
-
-// One tap that meets padding, which oneDNN computes as a copy and a product of matrices. Times of
-// simd over oneDNN, two threads of Zen 5, 1-D to 3-D, 32 to 128 channels, channels last: AVX-512
-// kernels, float32 0.03 to 0.67, bfloat16 0.02 to 0.48; AVX2 kernels 0.05 to 0.88. Channels first
-// 0.4 to 1.4.
-bool one_tap_in_padding(const Problem& p) {
-  if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
-  return std::ranges::any_of(p.geometry.axes, [](const Axis& axis) {
-    return axis.pad > 0 || (axis.y - 1) * axis.stride - axis.pad >= axis.x;
-  });
-}
-
-// fprop and dgrad of so few pixels that simd reads the weights where they lie (simd.cpp). Times
-// over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to
-// 0.8, 0.3 in the mean.
-bool few_pixels(const Problem& p) {
-  constexpr int64_t kFewPixels = 8;
-  return p.wanted != Role::w && pixels_of_y(p.geometry) <= kFewPixels;
-}
-
-namespace {
-
 // fprop and dgrad of so few pixels that oneDNN's kernels wait for weights. Times of simd over
 // oneDNN, AVX-512 kernels of both, two threads of Zen 5, 450 random layers of 32 to 512 channels:
 // - windows that do not overlap, fprop, channels last, up to 600 pixels 0.38 to 1.03, once 1.12,
@@ -372,6 +349,25 @@ bool waits_for_weights(const Problem& p) {
 }
 
 }  // namespace
+
+// One tap that meets padding, which oneDNN computes as a copy and a product of matrices. Times of
+// simd over oneDNN, two threads of Zen 5, 1-D to 3-D, 32 to 128 channels, channels last: AVX-512
+// kernels, float32 0.03 to 0.67, bfloat16 0.02 to 0.48; AVX2 kernels 0.05 to 0.88. Channels first
+// 0.4 to 1.4.
+bool one_tap_in_padding(const Problem& p) {
+  if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
+  return std::ranges::any_of(p.geometry.axes, [](const Axis& axis) {
+    return axis.pad > 0 || (axis.y - 1) * axis.stride - axis.pad >= axis.x;
+  });
+}
+
+// fprop and dgrad of so few pixels that simd reads the weights where they lie (simd.cpp). Times
+// over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to
+// 0.8, 0.3 in the mean.
+bool few_pixels(const Problem& p) {
+  constexpr int64_t kFewPixels = 8;
+  return p.wanted != Role::w && pixels_of_y(p.geometry) <= kFewPixels;
+}
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();

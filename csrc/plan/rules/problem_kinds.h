@@ -24,23 +24,8 @@ inline bool one_tap(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
 }
 
-inline bool unit_strides(const Geometry& g) {
-  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.stride == 1; });
-}
-
 inline bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
-}
-
-inline int64_t pixels_of_y(const Geometry& g) {
-  int64_t pixels = g.batch;
-  for (const Axis& axis : g.axes) pixels *= axis.y;
-  return pixels;
-}
-
-// Windows do not overlap.
-inline bool apart(const Geometry& g) {
-  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= axis.stride; });
 }
 
 }  // namespace convtbw
