@@ -23,11 +23,13 @@ pytestmark = pytest.mark.unforced
 TARGETS = ("avx2", "avx512", "avx512_bf16")
 # By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
 # is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>, a row of
-# taps that windows slide over one over <..., vectors, taps, type>. Runs of 16-bit elements lack a
+# taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps, rows,
+# rows of taps together, type>. Runs of 16-bit elements lack a
 # register for what is converted, and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
     "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[023], \d+, (\d+), \w+>\(",
+    "band": r"::band_of_windows<(?:float|double), \w+, (\d+), (\d+), \d, \w+>\(",
     "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), (\d+), \w+>\(",
 }
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.
@@ -186,6 +188,7 @@ def disassembly() -> str:
         ("run of taps", "avx2"),
         ("run of taps", "avx512"),
         ("row of taps", "avx2"),
+        ("band", "avx512"),
     ],
 )
 def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> None:

@@ -283,6 +283,72 @@ def test_what_is_not_finite_does_not_meet_taps_that_are_absent(
                 assert call.is_exact(), (layer, at)
 
 
+# Every number of rows in a band, and of taps in a row; ends that reach into the padding, or beyond.
+BANDS = (
+    *(last(2, CHANNELS, 2 + n, 9, kernel=(3, 3), padding=(1, 1)) for n in range(16)),
+    *(
+        last(1, CHANNELS, 13, 8 + taps, kernel=(rows, taps), padding=(rows // 2, p))
+        for rows in (1, 2, 3, 5)
+        for taps in range(3, 8)
+        for p in (0, taps // 2, taps - 1)
+    ),
+    *(last(1, channels, 12, 7, kernel=(3, 5), padding=(1, 2)) for channels in (16, 17, 32, 47)),
+    last(1, CHANNELS, 9, 10, kernel=(3, 3), padding=(4, 5)),
+    last(3, CHANNELS, 2, 2, kernel=(7, 7), padding=(3, 3)),
+    # Rows further apart than neighbours; rows of taps too; pixels and taps both.
+    last(1, CHANNELS, 20, 9, kernel=(3, 3), padding=(1, 1), stride=(2, 1)),
+    last(1, CHANNELS, 20, 9, kernel=(3, 3), padding=(2, 1), dilation=(2, 1)),
+    last(1, CHANNELS, 20, 9, kernel=(5, 3), padding=(2, 1), stride=(3, 1), dilation=(2, 1)),
+    # More axes, the first of which may have no tap that is present.
+    last(2, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+    last(2, CHANNELS, 3, 8, 9, kernel=(2, 3, 3), padding=(3, 1, 1)),
+    # Pieces of rows; pixels in pages of their own, of one part and several.
+    last(1, 64, 9, 300, kernel=(3, 3), padding=(1, 1)),
+    last(1, 1040, 8, 20, kernel=(3, 3), padding=(1, 1)),
+    last(1, 2064, 3, 18, kernel=(3, 5), padding=(1, 2)),
+)
+
+
+def in_bands(target: str, dtype: torch.dtype, layer: Layer) -> bool:
+    """Whether results of neighbouring rows are computed together: where registers are many, unless
+    rows of taps are multiplied in pairs."""
+    if dtype == torch.bfloat16 and multiplies_pairs(target) and layer.kernel[-2] > 1:
+        return False
+    return target == "avx512" or (target == "generic512" and dtype != torch.float16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_rows_of_results_in_bands(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for layer, partial in itertools.product(BANDS, ("fprop", "dgrad")):
+            call = call_of(partial, *layer.operands(dtype), layer)
+            if not (partial == "dgrad" and layer.stride):
+                found = "in bands" in call.kernel()
+                assert found == in_bands(target, dtype, layer), (layer, partial, call.kernel())
+            assert torch.equal(call.run(), call.exact()), (layer, partial)
+            if partial == "fprop":
+                bias = integers(layer.extents[1], dtype=dtype)
+                assert torch.equal(call.with_bias(bias).run(), call.exact() + bias), layer
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("partial", ["fprop", "dgrad"])
+@every_target
+def test_bands_leave_out_taps_that_are_absent(target: str, partial: str, value: float) -> None:
+    for layer in BANDS[::7]:
+        if not in_bands(target, torch.float32, layer):
+            pytest.skip("copied with zeros where many taps are absent")
+        x, w, y = layer.operands(torch.float32)
+        operand = x if partial == "fprop" else y
+        for at in (0, 0.5, 1):
+            w.fill_(value)
+            operand.zero_()[tuple(int(at * (n - 1)) for n in operand.shape)] = 1
+            call = call_of(partial, x, w, y, layer)
+            with torch_ops.backends.use("simd", target):
+                assert call.is_exact(), (layer, at)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:

@@ -131,7 +131,10 @@ if not intel:  # groups of 8 channels
 def test_onednn_serves_where_it_is_faster() -> None:
     """Each rule on one side of its bound."""
     assert served("convolution", 3, 56, 64, groups=64) == "simd"
-    assert served("convolution", 3, 56, 96, groups=96, batch=8) == onednn_if(zen_5)
+    assert served("convolution", 3, 56, 96, groups=96, batch=8) == "simd"
+    assert served("convolution", 3, 28, 1024, groups=1024) == onednn_if(avx512)
+    assert served("convolution", 7, 14, 512, groups=512) == "simd"
+    assert served("convolution", 7, 7, 512, groups=512) == onednn_if(avx512)
     assert served("convolution", 3, 112, 64, groups=64, stride=2) == "onednn"
     assert served("convolution", 3, 56, 64, groups=64, dilation=2) == "simd"
     assert served("convolution", 7, 112, 64, groups=64, stride=2) == "simd"
@@ -139,7 +142,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 16, 128, 21, groups=21, stride=8) == "simd"
     assert served("convolution", 7, 28, 64, groups=64, data_format="NCX") == "onednn"
     assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
-    assert served("convolution_backward_data", 3, 28, 256, groups=256) == "onednn"
+    assert served("convolution_backward_data", 3, 28, 256, groups=256) == onednn_if(not avx512)
     assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"
     assert served("convolution_backward_data", 7, 56, 64, groups=64) == "simd"
     strides = {"groups": 64, "stride": 2}

@@ -32,6 +32,12 @@ const char* in_words(Spreading spreading) {
   return spreading == Spreading::in_registers ? "spread in registers, " : "broadcast, ";
 }
 
+// Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
+// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
+double least_whole_in_place(Spreading spreading) {
+  return spreading == Spreading::by_broadcast ? 0.8 : 0.25;
+}
+
 namespace {
 
 // Whether all but this part of the windows reach into the padding.
@@ -45,14 +51,6 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
     whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
   }
   return whole < part;
-}
-
-// Where so many windows reach into the padding that regions would be of few or single windows.
-// Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
-// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
-bool cut_in_place(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
-                  const PerAxis<int64_t>& windows, Spreading spreading) {
-  return mostly_cut(tensor, ways, windows, spreading == Spreading::by_broadcast ? 0.8 : 0.25);
 }
 
 // Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
@@ -76,12 +74,11 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
       plane_(order.spread() && spreading == Spreading::by_broadcast ? 1 : 0),
       ways_(ways),
       in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !cut_in_place(tensor, ways, windows, spreading)),
+                !mostly_cut(tensor, ways, windows, least_whole)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
-      padded_(tensor.channel == 1 ? cut_in_place(tensor, ways, windows, spreading)
-                                  : many_regions(tensor, ways[3]) ||
-                                        mostly_cut(tensor, ways, windows, least_whole)) {}
+      padded_((tensor.channel != 1 && many_regions(tensor, ways[3])) ||
+              mostly_cut(tensor, ways, windows, least_whole)) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;
@@ -299,10 +296,6 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
 
 constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
 
-// Where channels are contiguous, pixels are read in long pieces: 256 channels of 256 in 2.1 to 2.3
-// ms, 128 of 256 in 2.9 to 3.2, 64 of 256 in 2.6 to 3.6 (4x4 stride 2 of 32x32, Zen 4).
-constexpr int64_t kManyLanes = 256;
-
 int64_t even_part(const LaneParts& parts, int64_t lanes) {
   const int64_t vectors = parts.vectors(), most = std::max<int64_t>(1, lanes / parts.width);
   return ceil_div(vectors, ceil_div(vectors, most));
@@ -311,9 +304,10 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 }  // namespace
 
 // Nothing is packed: whole rows, some more or less of them.
-PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t slices) {
+PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
+                         int64_t slices) {
   constexpr PerAxis<int64_t> kLeast{1, 1, 4, 64};
-  parts.part_vectors = even_part(parts, kManyLanes);
+  parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
   for (int a = 0; a < kBoxRank; ++a) {
     const int64_t items = BoxGrid{extent, sizes.windows}.boxes() * parts.count() * slices;

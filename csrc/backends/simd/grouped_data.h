@@ -17,6 +17,8 @@ class GroupedDataPlan : public DirectedPlan {
   void run(const Operands& operands) const override;
 
  private:
+  bool suits_bands() const;
+  bool meets_too_much(const LaneBandFunctions& bands) const;
   // Whether taps of neighbouring rows are multiplied in pairs.
   bool suits_pairs() const;
   bool met_in_place() const;
@@ -29,6 +31,8 @@ class GroupedDataPlan : public DirectedPlan {
                  LaneTapRun* runs, LaneRow& row) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
+  void run_bands(const BoxPhase& phase, const LaneView& view, const BoxRange& windows,
+                 const LaneRow& row, const PerAxis<int64_t>& c_stride, LaneTapRow* tap_rows) const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;
@@ -59,7 +63,7 @@ class GroupedDataPlan : public DirectedPlan {
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase
   bool asks_ahead_, asks_for_results_;
-  bool overlapping_ = false;
+  bool banded_, overlapping_ = false;
   bool staged_;      // results are sums in another order than the tensor's
   Dtype out_dtype_;  // of what is written first
   BoxGrid grid_;

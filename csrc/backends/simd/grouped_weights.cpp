@@ -53,8 +53,8 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
          grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype), 0,
          keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
-         ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(), 0,
-         keeping()),
+         ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
+         x_tensor_.channel == 1 ? least_whole_in_place(spreading_) : 0, keeping()),
       weights_(problem.w, lane_role_, order_) {
   asks_ahead_ = y_.in_place() &&
                 data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
@@ -109,7 +109,7 @@ void GroupedWeightsPlan::choose_sizes() {
   };
   const PartSizes sizes =
       x_.in_place() && y_.in_place()
-          ? in_place_sizes(grid_.extent, parts_, all_.slices)
+          ? in_place_sizes(grid_.extent, parts_, kManyLanes, all_.slices)
           : part_sizes(grid_.extent, parts_, spreading_kernels_ ? 1 : order_.planes,
                        problem_.x.channel == 1 || problem_.y.channel == 1, cost, all_.slices);
   parts_ = sizes.parts;

@@ -8,6 +8,7 @@
 #include "backends/simd/added_taps.h"
 #include "backends/simd/copy.h"
 #include "backends/simd/dealt_taps.h"
+#include "backends/simd/lane_bands.h"
 #include "backends/simd/lane_slides.h"
 #include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
@@ -62,6 +63,7 @@ extern constinit const Arithmetic kPairs{
     {{}, {lane_row<bfloat16, float, TapKind::pair>, lane_row<bfloat16, bfloat16, TapKind::pair>}},
     {},
     {},
+    {},
     {{}, {{}, kPairedSlides}},
     {},
     {},
@@ -88,6 +90,12 @@ constexpr auto converting_row() -> void (*)(const LaneRow&) {
     return lane_row<float16, float16>;
   else
     return nullptr;
+}
+constexpr LaneBandFunctions converting_bands() {
+  if constexpr (kConvertsFloat16)
+    return kLaneBands<float16, float16>;
+  else
+    return {};
 }
 constexpr auto converting_window_rows() -> void (*)(const LaneWindowRows&) {
   if constexpr (kConvertsFloat16)
@@ -138,6 +146,7 @@ constinit const Arithmetic kF32{
     {{lane_row<float, float>, lane_row<float, bfloat16>, lane_row<float, float16>},
      {nullptr, lane_row<bfloat16, bfloat16>},
      {nullptr, nullptr, converting_row()}},
+    {kLaneBands<float, float>, kLaneBands<bfloat16, bfloat16>, converting_bands()},
     {lane_window_rows<float, float>, lane_window_rows<bfloat16, bfloat16>,
      converting_window_rows()},
     {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
@@ -174,6 +183,7 @@ constinit const Arithmetic kF64{
     shifted_sum<double>,
     added_taps<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
+    {{}, {}, {}, kLaneBands<double, double>},
     {nullptr, nullptr, nullptr, lane_window_rows<double, double>},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneSlides<double, double>}},

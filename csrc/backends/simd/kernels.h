@@ -141,20 +141,46 @@ struct LaneWindowRows {
   int64_t a_ahead;  // asked of memory beforehand: elements behind each position; or 0
 };
 
+// Where a row of taps begins: units behind the pixel and in the weights or their sums.
+struct LaneTapRow {
+  int64_t a, w;
+};
+
+// A band: rows of results, a_row units apart in a, of windows that are one pixel apart, as are
+// their taps. Their rows of taps come alone, or kRowsTogether of them with as many taps: the second
+// and third a_row and w_row units behind the first.
+//   c[r*c_row + i*c_step + lane] = start[lane] + sum over tap rows j and those t < taps for which
+//     begin <= i + t < end:  a[j.a + r*a_row + (i + t)*a_step + lane] * w[j.w + t*w_tap + lane]
+// Units of w and start; of a and c elements of a tensor.
+struct LaneBand {
+  const void *a, *w;
+  const LaneTapRow* tap_rows;
+  int64_t tap_row_count, together;
+  const void* start;
+  void* c;
+  int64_t rows, windows, begin, end;
+  int64_t a_row, a_step, w_row, w_tap, c_row, c_step;
+  int64_t lanes;
+  int64_t a_ahead, c_ahead;  // asked of memory beforehand: units behind each row's pixel; or 0
+};
+
+inline constexpr int kMaxBandRows = 6, kMinBandTaps = 3, kMaxBandTaps = 7, kRowsTogether = 3;
+
+// By taps; nullptr where not needed.
+struct LaneBandFunctions {
+  int max_rows[kMaxBandTaps + 1];
+  void (*at[kMaxBandTaps + 1])(const LaneBand&);
+};
+
 // Which lanes of a vector of a the functions for spread lanes multiply by lane l: l - l % group +
 // plane, with groups of 2 or 4 lanes of 32 bits.
 struct SpreadLanes {
   int64_t group, plane;
 };
 
-// Where a row of taps begins: units behind the pixel and in the sums.
-struct LaneTapRow {
-  int64_t a, sums;
-};
-
 // Sums over runs of pixels, elements of a tensor if a or b lies in one, of one or two vectors of
 // lanes, for some rows of taps that are at a constant distance in each row.
-//   sums[v*sums_vector + rows[r].sums + t*vector + lane] += sum over runs and their steps i of
+//   sums[v*sums_vector + rows[r].w + t*vector + lane] += sum over runs and their steps i of
 //     a[run.a + rows[r].a + t*a_tap + i*a_step + v*vector + lane] * b[run.b + i*b_step + v*vector +
 //     lane]
 struct LaneTaps {
@@ -186,7 +212,7 @@ struct SlidLine {
 
 // The same where windows slide over lines of positions one by one: tap t of window i - t meets
 // position i. There are `windows` of them and so many before; others count as zeros.
-//   sums[v*sums_vector + rows[r].sums + t*sums_tap + lane] += sum over lines and i < positions of
+//   sums[v*sums_vector + rows[r].w + t*sums_tap + lane] += sum over lines and i < positions of
 //     a[line.a + rows[r].a + i*a_step + v*vector + lane] * b[line.b + (i - t)*b_step + v*vector +
 //     lane]
 struct LaneSlides {
@@ -470,6 +496,7 @@ struct Arithmetic {
   void (*added_taps)(const AddedTaps&);
   // For pairs where nothing is said, or not at all.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
+  LaneBandFunctions lane_bands[4];         // by Dtype of a and c
   void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneSlidesFunctions lane_slides[4][4];

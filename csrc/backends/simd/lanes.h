@@ -340,7 +340,7 @@ CONVTBW_INLINE void add_tap_rows(const Vector<T> (&sums)[rows][taps], const Lane
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
-      T* const sum = to + row[r].sums + t * tap;
+      T* const sum = to + row[r].w + t * tap;
       store(sum, load(sum) + sums[r][t]);
     }
 }
@@ -416,7 +416,7 @@ void lane_taps(const LaneTaps& call) {
       for (int t = 0; t < taps; ++t) {
 #pragma GCC unroll kUnroll
         for (int s = 1; s < sets; ++s) sets_of[0].sums[v][r][t] += sets_of[s].sums[v][r][t];
-        T* const sum = result + v * call.sums_vector + call.rows[r].sums + t * n;
+        T* const sum = result + v * call.sums_vector + call.rows[r].w + t * n;
         store(sum, load(sum) + sets_of[0].sums[v][r][t]);
       }
 }

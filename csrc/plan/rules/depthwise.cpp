@@ -17,19 +17,25 @@ bool has_depthwise_kernels(const Problem& p) {
          unit_dilations(g) && (p.x.channel == 1) == (p.y.channel == 1);
 }
 
+// Whether simd's AVX-512 kernels compute several rows of results together (lane_bands.h).
+bool may_be_in_bands(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return unit_strides(g) && g.groups >= 16 && g.axes[2].k >= 3 && g.axes[2].k <= 7;
+}
+
 }  // namespace
 
 // 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
 // two threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
-// - channels last, fprop with stride 1: k3 0.7 to 1.1, 0.65 to 1.15; k5 and k7 0.5 to 1.1, 0.75 to
-//   1.05, but of 14x14 and smaller, AVX-512, 1.2 to 1.7, and k3 of 10 to 20 MB, AVX-512, 1.05 to
-//   1.2 (80 layers; less 0.95 to 1.1, more 0.6 to 1.3); with strides: k3 0.95 to 2, 0.85 to 1.3;
-//   k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels 0.8 to 1.15, 1.0
-//   to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
-// - channels last, dgrad with stride 1: k3 0.6 to 1.0, 0.55 to 1.0, up to 12 MB with many channels
-//   or from 56x56 on 1.05 to 1.3, AVX-512 1.0 to 1.2, also k5 (small images 0.6 to 1.0); else k5
-//   and k7 0.35 to 1.1, 0.6 to 1.2; 21 channels, AVX-512, 1.1 to 1.2; with strides 0.9 to 3.3, 0.75
-//   to 2.8, 8 to 24 channels 1.02 to 1.6, 1.05 to 1.95;
+// - channels last, stride 1, AVX-512 in bands: fprop 0.45 to 1.1, 0.75 in the mean, dgrad 0.3 to
+//   1.1, 0.7 in the mean (130 layers of 16 channels and more); k3 of 1024 channels 1.05 to 1.35,
+//   fprop of 7x7, k5 and k7, from 512 channels on 1.0 to 1.25;
+// - channels last, fprop with stride 1: k3 0.7 to 1.1, k5 and k7 0.5 to 1.1; with strides: k3 0.95
+//   to 2, 0.85 to 1.3; k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels
+//   0.8 to 1.15, 1.0 to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
+// - channels last, dgrad with stride 1: k3 0.6 to 1.0, up to 12 MB with many channels or from 56x56
+//   on 1.05 to 1.3; k5 and k7 0.35 to 1.1; with strides 0.9 to 3.3, 0.75 to 2.8, 8 to 24 channels
+//   1.02 to 1.6, 1.05 to 1.95;
 // - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
@@ -59,6 +65,11 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   }
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
+  if (avx512 && may_be_in_bands(p)) {
+    constexpr int64_t kManyGroups = 512;
+    return columns.y <= 8 ? p.wanted == Role::y && taps > 9 && g.groups >= kManyGroups
+                          : taps == 9 && g.groups >= 2 * kManyGroups;
+  }
   if (is_zen_3() && taps == 1 && !strides) return true;
   if (few_groups && !avx512) return is_zen_5() && p.wanted == Role::x && strides;
   if (p.wanted == Role::x) {
@@ -69,10 +80,6 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
   }
   if (avx512 && small && !few_groups) return strides || taps > 9;
-  if (avx512 && is_zen_5() && !strides && taps == 9 && !few_groups) {
-    constexpr double kLeastBytes = 10 << 20, kMostBytes = 20 << 20;
-    return data_bytes_of_both(p) > kLeastBytes && data_bytes_of_both(p) < kMostBytes;
-  }
   const auto by_half = [](const Axis& axis) { return axis.k == 2 * axis.stride; };
   const bool overlapping = by_half(rows) && by_half(columns) && columns.stride > 2;
   return strides && !far && (few_groups ? !overlapping : taps <= 16);

@@ -1,0 +1,115 @@
+// fprop and dgrad in bands (lane_bands.h): of windows that slide pixel by pixel along rows, where
+// these are read in place.
+#include <algorithm>
+
+#include "backends/simd/far_bytes.h"
+#include "backends/simd/grouped_data.h"
+
+namespace convtbw::simd {
+
+// Time of lane_row() over that of bands (Zen 5; float32, float16): 3x3 to 7x7 of 7x7 to 112x112 1.3
+// to 1.7, 1.0 to 1.4; of 1024 channels of 7x7 1.05, 1.1; behind the caches 1.05 to 2.5, 1.0
+// to 1.25; volumes 1.05 to 1.7, 1.1 to 1.45; with a stride, where a phase writes every second
+// pixel, 0.5 to 1.0, 0.65 to 1.1.
+bool GroupedDataPlan::suits_bands() const {
+  if (order_.spread() || in_.channel != 1 || out_.channel != 1 || parts_.lanes < parts_.width ||
+      axes_[2].windows == 1)
+    return false;
+  const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
+  const bool slides = std::ranges::all_of(axes_[3].phases, [&](const Phase& phase) {
+    const Sliding& s = phase.sliding;
+    return phase.out_step == 1 && s.stride == s.dilation && s.taps <= kMaxBandTaps &&
+           bands.at[s.taps];
+  });
+  return slides && !meets_too_much(bands);
+}
+
+// Of a volume: several planes' rows, read twice. Behind the caches bands take 1.1 to 1.85 times as
+// long as lane_row(). So do lines of several vectors, whose rows lie in few sets of the first-level
+// cache: 1.5 to 1.85 times, float16 of rows that are a multiple of 4096 bytes.
+bool GroupedDataPlan::meets_too_much(const LaneBandFunctions& bands) const {
+  constexpr int64_t kLine = 64, kWays = 12;
+  const int64_t depth = problem_.geometry.axes[0].k, bytes = element_bytes(problem_.dtype);
+  if (depth == 1) return false;
+  int64_t lines = 0;
+  for (const Phase& rows : axes_[2].phases)
+    for (const Phase& columns : axes_[3].phases)
+      lines = std::max(lines, depth * (bands.max_rows[columns.sliding.taps] + rows.sliding.taps));
+  return data_bytes(problem_, operand_) > far_bytes().reads ||
+         (arithmetic_.lanes * bytes < kLine && lines > kWays * cache_sets(in_.stride[2] * bytes));
+}
+
+// `row`: whose a and c lie at position 0 of every axis.
+void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
+                                const BoxRange& windows, const LaneRow& row,
+                                const PerAxis<int64_t>& c_stride, LaneTapRow* tap_rows) const {
+  const int64_t bytes = element_bytes(problem_.dtype);
+  const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
+  PerAxis<Sliding> sliding;
+  PerAxis<int64_t> a_tap, a_window, c_window;
+  int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Sliding& s = sliding[a] = phase.axes[a]->sliding;
+    a_tap[a] = s.dilation * view.stride[a];
+    a_window[a] = s.stride * view.stride[a];
+    c_window[a] = phase.axes[a]->out_step * c_stride[a];
+    a_first += s.first * view.stride[a];
+    c_first += phase.axes[a]->out * c_stride[a];
+  }
+  const Sliding& columns = sliding[3];
+  constexpr int64_t kColumnsAhead = 8;
+  LaneBand band{};
+  band.tap_rows = tap_rows;
+  band.start = row.start;
+  band.windows = windows.count[3];
+  // Columns that are there, counted from tap 0 of the first window.
+  const int64_t before = columns.first + windows.begin[3] * columns.stride;
+  band.begin = ceil_div(-before, columns.stride);
+  band.end = floor_div(in_.extent[3] - 1 - before, columns.stride) + 1;
+  band.a_row = a_window[2];
+  band.a_step = a_window[3];
+  band.w_tap = weights_pitch_;
+  band.w_row = weights_pitch_ * columns.taps;
+  band.c_row = c_window[2];
+  band.c_step = c_window[3];
+  band.lanes = row.lanes;
+  for_each_region(
+      sliding, in_, false, windows,
+      [&](const Region& region) {
+        const bool together = columns.taps == kRowsTogether && region.taps[2] == kRowsTogether &&
+                              a_tap[2] == a_window[2];
+        band.together = together ? kRowsTogether : 1;
+        band.tap_row_count = 0;
+        for (int64_t t1 = 0; t1 < region.taps[1]; ++t1)
+          for (int64_t t2 = 0; t2 < region.taps[2]; t2 += band.together)
+            tap_rows[band.tap_row_count++] = {t1 * a_tap[1] + t2 * a_tap[2],
+                                              (t1 * sliding[2].taps + t2) * band.w_row};
+        band.w = static_cast<const char*>(row.w) +
+                 (region.tap[1] * sliding[2].taps + region.tap[2]) * band.w_row * unit();
+        const int64_t taps = a_first + region.tap[1] * a_tap[1] + region.tap[2] * a_tap[2];
+        const int64_t rows = region.windows.count[2];
+        const int64_t pieces = ceil_div(rows, bands.max_rows[columns.taps]);
+        PerAxis<int64_t> u = region.windows.begin;
+        for (; u[0] < region.windows.begin[0] + region.windows.count[0]; ++u[0])
+          for (u[1] = region.windows.begin[1];
+               u[1] < region.windows.begin[1] + region.windows.count[1]; ++u[1]) {
+            u[2] = region.windows.begin[2];
+            int64_t left = rows;
+            for (int64_t piece = pieces; piece > 0; --piece, u[2] += band.rows, left -= band.rows) {
+              band.rows = left / piece;
+              if (asks_ahead_ && band.tap_row_count) {
+                band.a_ahead = tap_rows[band.tap_row_count - 1].a +
+                               (band.together - 1) * band.a_row + kColumnsAhead * band.a_step;
+              } else if (asks_for_results_) {
+                band.c_ahead = band.rows * band.c_row;
+              }
+              band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * bytes;
+              band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * bytes;
+              bands.at[columns.taps](band);
+            }
+          }
+      },
+      3);
+}
+
+}  // namespace convtbw::simd
