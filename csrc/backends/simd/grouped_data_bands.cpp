@@ -57,7 +57,10 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
     c_first += phase.axes[a]->out * c_stride[a];
   }
   const Sliding& columns = sliding[3];
+  // In the third-level cache, 3x3 of 10 MB: 0.39 to 1.08 of the time, as pages happen to lie; 5 MB
+  // 1.1. Asking for results of 25 MB and more takes 1.1 to 1.35 times as long as not asking.
   constexpr int64_t kColumnsAhead = 8;
+  const bool asks_for_columns = data_bytes(problem_, operand_) > far_bytes().writes;
   LaneBand band{};
   band.tap_rows = tap_rows;
   band.start = row.start;
@@ -97,12 +100,10 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
             int64_t left = rows;
             for (int64_t piece = pieces; piece > 0; --piece, u[2] += band.rows, left -= band.rows) {
               band.rows = left / piece;
-              if (asks_ahead_ && band.tap_row_count) {
+              if (asks_for_columns && band.tap_row_count)
                 band.a_ahead = tap_rows[band.tap_row_count - 1].a +
                                (band.together - 1) * band.a_row + kColumnsAhead * band.a_step;
-              } else if (asks_for_results_) {
-                band.c_ahead = band.rows * band.c_row;
-              }
+              if (asks_for_results_ && !asks_ahead_) band.c_ahead = band.rows * band.c_row;
               band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * bytes;
               band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * bytes;
               bands.at[columns.taps](band);

@@ -74,7 +74,7 @@ void band_of_windows(const LaneBand& call, int64_t lane, int64_t window, int64_t
     if (begin <= x && x < end) {
       if (a_ahead)
 #pragma GCC unroll kUnroll
-        for (int r = 0; r < rows; ++r) __builtin_prefetch(a + a_ahead + r * a_row, 0, 2);
+        for (int r = 0; r < rows; ++r) __builtin_prefetch(a + a_ahead + r * a_row, 0, 3);
       for (const LaneTapRow* row = first; row != stop; ++row)
         column.template add<together>(a + row->a, w + row->w);
     }
