@@ -23,9 +23,9 @@ pytestmark = pytest.mark.unforced
 TARGETS = ("avx2", "avx512", "avx512_bf16")
 # By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
 # is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>, a row of
-# taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps, rows,
-# rows of taps together, type>. Runs of 16-bit elements lack a
-# register for what is converted, and spill some sums with AVX2.
+# taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps,
+# rows, rows of taps together, type>. Runs of 16-bit elements lack a register for what is converted,
+# and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
     "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[023], \d+, (\d+), \w+>\(",

@@ -336,9 +336,9 @@ def test_rows_of_results_in_bands(target: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("partial", ["fprop", "dgrad"])
 @every_target
 def test_bands_leave_out_taps_that_are_absent(target: str, partial: str, value: float) -> None:
+    if not in_bands(target, torch.float32, BANDS[0]):
+        pytest.skip("copied with zeros where many taps are absent")
     for layer in BANDS[::7]:
-        if not in_bands(target, torch.float32, layer):
-            pytest.skip("copied with zeros where many taps are absent")
         x, w, y = layer.operands(torch.float32)
         operand = x if partial == "fprop" else y
         for at in (0, 0.5, 1):
