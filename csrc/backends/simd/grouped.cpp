@@ -303,17 +303,23 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 
 }  // namespace
 
-// Nothing is packed: whole rows, some more or less of them.
+// Nothing is packed: whole rows, some more or less of them, of fewer lanes where images are few and
+// small.
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
                          int64_t slices) {
   constexpr PerAxis<int64_t> kLeast{1, 1, 4, 64};
+  constexpr int64_t kFewItems = 8;
   parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
+  const auto items = [&] {
+    return BoxGrid{extent, sizes.windows}.boxes() * parts.count() * slices;
+  };
   for (int a = 0; a < kBoxRank; ++a) {
-    const int64_t items = BoxGrid{extent, sizes.windows}.boxes() * parts.count() * slices;
-    const int64_t pieces = std::min(ceil_div(kItems, items), extent[a]);
+    const int64_t pieces = std::min(ceil_div(kItems, items()), extent[a]);
     sizes.windows[a] = std::max(std::min(kLeast[a], extent[a]), extent[a] / pieces);
   }
+  if (items() < kFewItems && most_lanes > kManyLanes)
+    return in_place_sizes(extent, parts, most_lanes / 2, slices);
   return sizes;
 }
 
