@@ -294,6 +294,10 @@ BANDS = (
     ),
     *(last(1, channels, 12, 7, kernel=(3, 5), padding=(1, 2)) for channels in (16, 17, 32, 47)),
     last(1, CHANNELS, 9, 10, kernel=(3, 3), padding=(4, 5)),
+    # Rows that are cut, in bands with those of other images.
+    *(last(n, CHANNELS, 7, 8, kernel=(7, 7), padding=(3, 3)) for n in range(1, 9)),
+    last(9, CHANNELS, 14, 6, kernel=(7, 7), padding=(3, 3)),
+    last(7, CHANNELS, 6, 5, kernel=(5, 3), padding=(2, 1)),
     last(3, CHANNELS, 2, 2, kernel=(7, 7), padding=(3, 3)),
     # Rows further apart than neighbours; rows of taps too; pixels and taps both.
     last(1, CHANNELS, 20, 9, kernel=(3, 3), padding=(1, 1), stride=(2, 1)),

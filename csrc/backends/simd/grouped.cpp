@@ -306,8 +306,8 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 // Nothing is packed: whole rows, some more or less of them, of fewer lanes where images are few and
 // small.
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
-                         int64_t slices) {
-  constexpr PerAxis<int64_t> kLeast{1, 1, 4, 64};
+                         int64_t slices, int64_t least_images) {
+  const PerAxis<int64_t> least{least_images, 1, 4, 64};
   constexpr int64_t kFewItems = 8;
   parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
@@ -316,10 +316,10 @@ PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_
   };
   for (int a = 0; a < kBoxRank; ++a) {
     const int64_t pieces = std::min(ceil_div(kItems, items()), extent[a]);
-    sizes.windows[a] = std::max(std::min(kLeast[a], extent[a]), extent[a] / pieces);
+    sizes.windows[a] = std::max(std::min(least[a], extent[a]), extent[a] / pieces);
   }
   if (items() < kFewItems && most_lanes > kManyLanes)
-    return in_place_sizes(extent, parts, most_lanes / 2, slices);
+    return in_place_sizes(extent, parts, most_lanes / 2, slices, least_images);
   return sizes;
 }
 

@@ -252,10 +252,10 @@ struct BoxCost {
   std::function<int64_t(const PerAxis<int64_t>& windows, const LaneParts& parts)> bytes;
 };
 
-// `extent`: of each slice. Both depend on the shape alone, so that results do not depend on the
-// number of threads.
+// `extent`: of each slice; `least_images`: of a box, if there are. Both depend on the shape alone,
+// so that results do not depend on the number of threads.
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
-                         int64_t slices);
+                         int64_t slices, int64_t least_images = 1);
 PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
                      bool channels_contiguous, const BoxCost& cost, int64_t slices);
 

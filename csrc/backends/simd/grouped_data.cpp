@@ -122,10 +122,11 @@ void GroupedDataPlan::choose_sizes() {
     return side_.bytes_of(windows, parts) + covered(windows) * parts.pitch() * unit();
   };
   for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
-  const PartSizes sizes = side_.in_place() && !staged_
-                              ? in_place_sizes(grid_.extent, parts_, kMostLanes, 1)
-                              : part_sizes(grid_.extent, parts_, side_.planes(),
-                                           in_.channel == 1 || out_.channel == 1, cost, 1);
+  const PartSizes sizes =
+      side_.in_place() && !staged_
+          ? in_place_sizes(grid_.extent, parts_, kMostLanes, 1, banded_ ? band_images() : 1)
+          : part_sizes(grid_.extent, parts_, side_.planes(), in_.channel == 1 || out_.channel == 1,
+                       cost, 1);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   side_.set_sizes(grid_.size, parts_);

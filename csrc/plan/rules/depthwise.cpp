@@ -29,7 +29,7 @@ bool may_be_in_bands(const Problem& p) {
 // two threads of Zen 5 (channels first also one of Zen 4), 21 to 960 channels of 7x7 to 112x112:
 // - channels last, stride 1, AVX-512 in bands: fprop 0.45 to 1.1, 0.75 in the mean, dgrad 0.3 to
 //   1.1, 0.7 in the mean (130 layers of 16 channels and more); k3 of 1024 channels 1.05 to 1.35,
-//   fprop of 7x7, k5 and k7, from 512 channels on 1.0 to 1.25;
+//   but dgrad of 7x7 0.75;
 // - channels last, fprop with stride 1: k3 0.7 to 1.1, k5 and k7 0.5 to 1.1; with strides: k3 0.95
 //   to 2, 0.85 to 1.3; k5 0.7 to 1.05, 0.75 to 1.0 (small ones, AVX-512, 1.1 to 1.4); 21 channels
 //   0.8 to 1.15, 1.0 to 1.4, 16x16 of stride 8 and 8x8 of 4 0.55 to 0.75, 0.65 to 0.95;
@@ -66,9 +66,8 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (avx512 && may_be_in_bands(p)) {
-    constexpr int64_t kManyGroups = 512;
-    return columns.y <= 8 ? p.wanted == Role::y && taps > 9 && g.groups >= kManyGroups
-                          : taps == 9 && g.groups >= 2 * kManyGroups;
+    constexpr int64_t kManyGroups = 1024, kTiny = 8;
+    return taps == 9 && g.groups >= kManyGroups && (columns.y > kTiny || p.wanted == Role::y);
   }
   if (is_zen_3() && taps == 1 && !strides) return true;
   if (few_groups && !avx512) return is_zen_5() && p.wanted == Role::x && strides;
