@@ -18,8 +18,9 @@ class GroupedDataPlan : public DirectedPlan {
 
  private:
   bool suits_bands() const;
-  bool meets_too_much(const LaneBandFunctions& bands) const;
-  int64_t band_images() const;
+  bool meets_too_much() const;
+  bool cuts_many_rows() const;
+  int64_t most_band_rows() const;
   // Whether taps of neighbouring rows are multiplied in pairs.
   bool suits_pairs() const;
   bool met_in_place() const;

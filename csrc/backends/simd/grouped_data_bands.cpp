@@ -13,7 +13,7 @@ namespace convtbw::simd {
 // pixel, 0.5 to 1.0, 0.65 to 1.1.
 bool GroupedDataPlan::suits_bands() const {
   if (order_.spread() || in_.channel != 1 || out_.channel != 1 || parts_.lanes < parts_.width ||
-      axes_[2].windows == 1)
+      axes_[2].windows == 1 || axes_[3].phases.empty())
     return false;
   const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
   const bool slides = std::ranges::all_of(axes_[3].phases, [&](const Phase& phase) {
@@ -21,36 +21,37 @@ bool GroupedDataPlan::suits_bands() const {
     return phase.out_step == 1 && s.stride == s.dilation && s.taps <= kMaxBandTaps &&
            bands.at[s.taps];
   });
-  return slides && !meets_too_much(bands);
+  return slides && !meets_too_much();
 }
 
 // Of a volume: several planes' rows, read twice. Behind the caches bands take 1.1 to 1.85 times as
 // long as lane_row(). So do lines of several vectors, whose rows lie in few sets of the first-level
 // cache: 1.5 to 1.85 times, float16 of rows that are a multiple of 4096 bytes.
-bool GroupedDataPlan::meets_too_much(const LaneBandFunctions& bands) const {
+bool GroupedDataPlan::meets_too_much() const {
   constexpr int64_t kLine = 64, kWays = 12;
   const int64_t depth = problem_.geometry.axes[0].k, bytes = element_bytes(problem_.dtype);
   if (depth == 1) return false;
   int64_t lines = 0;
   for (const Phase& rows : axes_[2].phases)
-    for (const Phase& columns : axes_[3].phases)
-      lines = std::max(lines, depth * (bands.max_rows[columns.sliding.taps] + rows.sliding.taps));
+    lines = std::max(lines, depth * (most_band_rows() + rows.sliding.taps));
   return data_bytes(problem_, operand_) > far_bytes().reads ||
          (arithmetic_.lanes * bytes < kLine && lines > kWays * cache_sets(in_.stride[2] * bytes));
 }
 
-// How many images a box should have at least, for rows that are cut, each at other taps, to be in
-// bands with those of other images: 7x7 with k5 and k7 and 14x14 with k7 0.62 to 0.95 of the time;
-// where fewer rows are cut 0.93 to 1.35.
-int64_t GroupedDataPlan::band_images() const {
-  constexpr double kWhole = 0.6;
-  if (axes_[2].phases.empty() || axes_[3].phases.empty()) return 1;
-  const Range whole =
-      whole_windows(axes_[2].phases.front().sliding, in_.extent[2], axes_[2].windows);
-  if (static_cast<double>(whole.end - whole.begin) > kWhole * static_cast<double>(axes_[2].windows))
-    return 1;
+int64_t GroupedDataPlan::most_band_rows() const {
   const int64_t taps = axes_[3].phases.front().sliding.taps;
   return arithmetic_.lane_bands[static_cast<int>(problem_.dtype)].max_rows[taps];
+}
+
+// Whether many rows of results are cut, each at other taps. They are in bands with those of other
+// images, of which a box has several: 7x7 with k5 and k7 and 14x14 with k7 0.62 to 0.95 of the
+// time; where fewer rows are cut 0.93 to 1.35.
+bool GroupedDataPlan::cuts_many_rows() const {
+  constexpr double kWhole = 0.6;
+  if (axes_[2].phases.empty()) return false;
+  const int64_t windows = axes_[2].windows;
+  const Range whole = whole_windows(axes_[2].phases.front().sliding, in_.extent[2], windows);
+  return static_cast<double>(whole.end - whole.begin) <= kWhole * static_cast<double>(windows);
 }
 
 // `row`: whose a and c lie at position 0 of every axis.
@@ -58,7 +59,8 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
                                 const BoxRange& windows, const LaneRow& row,
                                 const PerAxis<int64_t>& c_stride, LaneTapRow* tap_rows) const {
   const int64_t bytes = element_bytes(problem_.dtype);
-  const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
+  const auto band_function =
+      arithmetic_.lane_bands[static_cast<int>(problem_.dtype)].at[phase.axes[3]->sliding.taps];
   PerAxis<Sliding> sliding;
   PerAxis<int64_t> a_tap, a_window, c_window;
   int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
@@ -93,7 +95,7 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
       [&](const Region& region) {
         // Rows of one image, or where they are few the same row of several.
         const PerAxis<int64_t>& count = region.windows.count;
-        const int64_t most = bands.max_rows[columns.taps];
+        const int64_t most = most_band_rows();
         const int across = 2 * count[2] <= std::min(count[0], most) ? 0 : 2;
         band.a_row = a_window[across];
         band.c_row = c_window[across];
@@ -121,7 +123,7 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
                 asks_for_results_ && !asks_ahead_ && across == 2 ? band.rows * band.c_row : 0;
             band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * bytes;
             band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * bytes;
-            bands.at[columns.taps](band);
+            band_function(band);
             u[across] += band.rows;
           }
         });

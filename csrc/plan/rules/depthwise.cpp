@@ -88,15 +88,17 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
 // over oneDNN, two threads of Zen 4, 24 to 960 channels of 7x7 to 112x112: fprop of 3x3 0.65
 // to 1.1, of 14x14 1.0 to 1.3, with strides 0.8 to 1.3; dgrad of 3x3 0.55 to 1.15, of 14x14 1.1;
 // 5x5 and 7x7 0.5 to 1.0; dgrad with strides has no kernel; wgrad of 3x3 0.2 to 1.1. Channels first
-// 0.3 to 0.95.
+// 0.3 to 0.95. With stride 1 in bands (lane_bands.h, Zen 5), up to 16x16: up to 256 channels 0.75
+// to 0.95, from 512 on 0.93 to 1.55.
 bool suits_bfloat16_depthwise_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || !has_depthwise_kernels(p) ||
       g.groups < 32 || p.x.channel != 1)
     return false;
+  constexpr int64_t kManyGroups = 512;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (rows.k > 3 || columns.k > 3 || p.wanted == Role::w) return false;
-  return unit_strides(g) ? columns.y <= 16 : p.wanted == Role::y;
+  return unit_strides(g) ? columns.y <= 16 && g.groups >= kManyGroups : p.wanted == Role::y;
 }
 
 }  // namespace convtbw
