@@ -52,8 +52,8 @@ Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int
 const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic);
 const char* in_words(Spreading spreading);
 
-// Less of the windows, channels last, reach into the padding so often that regions would be of few
-// or single windows.
+// The part of the windows, channels last, that must have no absent tap: with less, regions would be
+// of few or single windows.
 double least_whole_in_place(Spreading spreading);
 
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
@@ -94,9 +94,9 @@ struct LaneView {
 class LaneSide {
  public:
   // `in_place`: whether the kernel should read elements where they lie, if it can; it converts
-  // those of 16 bits. `least_whole`: zeros are copied too unless this part of the windows has
-  // no absent tap. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for
-  // a side that is spread.
+  // those of 16 bits. `least_whole`: zeros are copied too unless this part of the windows has no
+  // absent tap. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side that is
+  // spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
            Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
            const PerAxis<int64_t>& windows, bool in_place, double least_whole,

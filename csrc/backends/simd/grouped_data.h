@@ -33,8 +33,8 @@ class GroupedDataPlan : public DirectedPlan {
                  LaneTapRun* runs, LaneRow& row) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
-  void run_bands(const BoxPhase& phase, const LaneView& view, const BoxRange& windows,
-                 const LaneRow& row, const PerAxis<int64_t>& c_stride, LaneTapRow* tap_rows) const;
+  void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneRow& row,
+                 LaneTapRow* tap_rows) const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;

@@ -55,9 +55,8 @@ bool GroupedDataPlan::cuts_many_rows() const {
 }
 
 // `row`: whose a and c lie at position 0 of every axis.
-void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
-                                const BoxRange& windows, const LaneRow& row,
-                                const PerAxis<int64_t>& c_stride, LaneTapRow* tap_rows) const {
+void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneRow& row,
+                                LaneTapRow* tap_rows) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const auto band_function =
       arithmetic_.lane_bands[static_cast<int>(problem_.dtype)].at[phase.axes[3]->sliding.taps];
@@ -66,17 +65,14 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
   int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
   for (int a = 0; a < kBoxRank; ++a) {
     const Sliding& s = sliding[a] = phase.axes[a]->sliding;
-    a_tap[a] = s.dilation * view.stride[a];
-    a_window[a] = s.stride * view.stride[a];
-    c_window[a] = phase.axes[a]->out_step * c_stride[a];
-    a_first += s.first * view.stride[a];
-    c_first += phase.axes[a]->out * c_stride[a];
+    a_tap[a] = s.dilation * in_.stride[a];
+    a_window[a] = s.stride * in_.stride[a];
+    c_window[a] = phase.axes[a]->out_step * out_.stride[a];
+    a_first += s.first * in_.stride[a];
+    c_first += phase.axes[a]->out * out_.stride[a];
   }
   const Sliding& columns = sliding[3];
-  // In the third-level cache, 3x3 of 10 MB: 0.39 to 1.08 of the time, as pages happen to lie; 5 MB
-  // 1.1. Asking for results of 25 MB and more takes 1.1 to 1.35 times as long as not asking.
   constexpr int64_t kColumnsAhead = 8;
-  const bool asks_for_columns = data_bytes(problem_, operand_) > far_bytes().writes;
   LaneBand band{};
   band.tap_rows = tap_rows;
   band.start = row.start;
@@ -110,7 +106,7 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
         band.w = static_cast<const char*>(row.w) +
                  (region.tap[1] * sliding[2].taps + region.tap[2]) * band.w_row * unit();
         const int64_t taps = a_first + region.tap[1] * a_tap[1] + region.tap[2] * a_tap[2];
-        if (asks_for_columns && band.tap_row_count)
+        if (asks_ahead_ && band.tap_row_count)
           band.a_ahead = tap_rows[band.tap_row_count - 1].a + (band.together - 1) * band.a_row +
                          kColumnsAhead * band.a_step;
         Region bands_of = region;
@@ -119,8 +115,7 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const LaneView& view,
           int64_t left = count[across];
           for (int64_t piece = ceil_div(left, most); piece > 0; --piece, left -= band.rows) {
             band.rows = left / piece;  // as even as can be
-            band.c_ahead =
-                asks_for_results_ && !asks_ahead_ && across == 2 ? band.rows * band.c_row : 0;
+            band.c_ahead = asks_for_results_ && across == 2 ? band.rows * band.c_row : 0;
             band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * bytes;
             band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * bytes;
             band_function(band);
