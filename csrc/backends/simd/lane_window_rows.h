@@ -29,8 +29,8 @@ struct LaneWindowRowSums {
       Vector<T> near[rows], far[rows];
 #pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) {
-        near[r] = load(w + r * call.w_rows);
-        far[r] = load(w + r * call.w_rows + half);
+        near[r] = loaded(load(w + r * call.w_rows));
+        far[r] = loaded(load(w + r * call.w_rows + half));
       }
 #pragma GCC unroll kUnroll
       for (int i = first; i <= last; ++i) {

@@ -220,7 +220,7 @@ CONVTBW_INLINE void add_run(const Taps& of, const From* a, int64_t a_step, int64
   for (int t = 0; t < taps; ++t) weights[t] = of.weights(w + t * w_step);
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
-    const auto pixel = of.pixel_of_run(a, second);
+    const auto pixel = loaded(of.pixel_of_run(a, second));
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
       if (i >= t && i - t < pixels) sums[i - t] = of.multiply_add(pixel, weights[t], sums[i - t]);
@@ -354,7 +354,7 @@ struct LaneSums {
                            const B* b) {
     Vector<T> right[vectors];
 #pragma GCC unroll kUnroll
-    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * kLanes<T>);
+    for (int v = 0; v < vectors; ++v) right[v] = loaded(load(b + v * kLanes<T>));
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll kUnroll
