@@ -38,6 +38,12 @@ double least_whole_in_place(Spreading spreading) {
   return spreading == Spreading::by_broadcast ? 0.8 : 0.25;
 }
 
+bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
+  constexpr int64_t kLongRow = 28, kManyTaps = 5;
+  return tensor.extent[3] > kLongRow &&
+         std::ranges::any_of(ways, [](const Sliding& s) { return s.taps >= kManyTaps; });
+}
+
 namespace {
 
 // Whether all but this part of the windows reach into the padding.
@@ -51,15 +57,6 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
     whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
   }
   return whole < part;
-}
-
-// Where rows are long, so that nothing is lost by copying them one by one with zeros at both ends,
-// and large kernels would make many regions: 1-D k31 takes 1.2 times as long without the zeros.
-bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
-  constexpr int64_t kLongRow = 28, kManyTaps = 5;
-  return tensor.extent[3] > kLongRow && std::any_of(ways.begin(), ways.end(), [](const Sliding& s) {
-           return s.taps >= kManyTaps;
-         });
 }
 
 }  // namespace
@@ -77,8 +74,7 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
                 !mostly_cut(tensor, ways, windows, least_whole)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
-      padded_((tensor.channel != 1 && many_regions(tensor, ways[3])) ||
-              mostly_cut(tensor, ways, windows, least_whole)) {}
+      padded_(mostly_cut(tensor, ways, windows, least_whole)) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;
@@ -294,7 +290,8 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
   }
 }
 
-constexpr int64_t kItems = 32;  // enough to keep many threads busy until the end
+// Enough to keep many threads busy until the end, and a few.
+constexpr int64_t kItems = 32, kFewItems = 8;
 
 int64_t even_part(const LaneParts& parts, int64_t lanes) {
   const int64_t vectors = parts.vectors(), most = std::max<int64_t>(1, lanes / parts.width);
@@ -308,7 +305,6 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
                          int64_t slices, int64_t least_images) {
   const PerAxis<int64_t> least{least_images, 1, 4, 64};
-  constexpr int64_t kFewItems = 8;
   parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
   const auto items = [&] {
@@ -343,12 +339,20 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   PartSizes sizes{parts, {}};
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
   sizes.windows = box_size(extent, sizes.parts, limit, cost);
-  // Smaller boxes where these do not pack much more, else parts of fewer channels.
-  while (BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices < kItems) {
+  const double packed_at_first = packed_each(sizes.windows, cost);
+  const auto items = [&] {
+    return BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices;
+  };
+  // Smaller boxes where these do not pack much more, else parts of fewer channels. Boxes of few
+  // channels, however much they pack, took up to 4.5 times as long: 1 to 8 images of 7x7 to 28x28
+  // with 5x5 and 7x7 taps 1.15 to 4.5 times, of 8x8x8 with 3x3x3 2.2 to 4.5 times (Zen 5, 8 and 16
+  // lanes); 1.5 times as much and smaller parts only then 0.95 to 1.0 of the time of either alone.
+  while (items() < kItems) {
     const PerAxis<int64_t> smaller = box_size(extent, sizes.parts, limit / 2, cost);
     const bool few = part_vectors * lanes <= kFewLanes;
-    if (limit > kFewBytes &&
-        (few || packed_each(smaller, cost) < 1.2 * packed_each(sizes.windows, cost))) {
+    const double most = few ? 1.5 * packed_at_first : 1.2 * packed_each(sizes.windows, cost);
+    const bool needed = part_vectors == 1 && items() < kFewItems;
+    if (limit > kFewBytes && (needed || packed_each(smaller, cost) < most)) {
       limit /= 2;
       sizes.windows = smaller;
     } else if (part_vectors > 1) {

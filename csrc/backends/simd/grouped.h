@@ -56,6 +56,11 @@ const char* in_words(Spreading spreading);
 // of few or single windows.
 double least_whole_in_place(Spreading spreading);
 
+// Channels first: whether rows are long, so that nothing is lost by copying them one by one with
+// zeros at both ends, and large kernels would make many regions: 1-D k31 takes 1.2 times as long
+// without the zeros.
+bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways);
+
 // The lanes are computed part by part. Those behind the last whole vector belong to the last part,
 // so that each has a vector's worth unless there are fewer altogether.
 struct LaneParts {

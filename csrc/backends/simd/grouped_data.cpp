@@ -41,7 +41,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       weights_(problem.w, problem.wanted, order_) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
-  banded_ = !pairs_ && side_.in_place() && suits_bands();
+  banded_ = !pairs_ && suits_bands() && side_.dtype() == out_dtype_;
   // Bands ask for the next columns: 3x3 of 10 MB, in the third-level cache, takes 0.39 to 1.08 of
   // the time, as its pages happen to lie, of 5 MB 1.1. Results of 25 MB and more take 1.1 to 1.35
   // times as long if they ask for these too.
@@ -104,7 +104,9 @@ bool GroupedDataPlan::met_in_place() const {
 // - more, 7x7 of 7x7 1.25 to 1.7, of 14x14 and 20x20 0.88 to 0.95; 5x5 0.85 to 1.0.
 double GroupedDataPlan::least_whole() const {
   constexpr int64_t kFewVectors = 96;
-  if (in_.channel == 1) return suits_bands() && !pairs_ ? 0 : least_whole_in_place(spreading_);
+  if (suits_bands() && !pairs_) return 0;
+  if (in_.channel == 1) return least_whole_in_place(spreading_);
+  if (many_regions(in_, ways_of(axes_)[3])) return 1;
   const Geometry& g = problem_.geometry;
   if (g.batch * parts_.vectors() <= kFewVectors) return g.taps() >= 25 ? 0.5 : 0;
   return g.taps() >= 49 ? 0.25 : 0;
@@ -118,7 +120,8 @@ bool GroupedDataPlan::suits_pairs() const {
   constexpr int64_t kFewRows = 5;
   if (problem_.geometry.x_channels > 1 || problem_.geometry.y_channels > 1) return false;
   const int64_t rows = problem_.geometry.axes[1].k;
-  if (suits_bands() && ((rows <= kFewRows && rows % 2 == 1) || cuts_many_rows())) return false;
+  const bool odd = rows <= kFewRows && rows % 2 == 1;
+  if (suits_bands() && (odd || (suits_bands_in_place() && cuts_many_rows()))) return false;
   return std::ranges::any_of(axes_[2].phases,
                              [](const Phase& phase) { return phase.sliding.taps > 1; });
 }
@@ -308,7 +311,7 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
     if (banded_) {
       row.a = view.data;
       row.c = c;
-      run_bands(phase, windows, row, reinterpret_cast<LaneTapRow*>(runs));
+      run_bands(phase, windows, view, c_stride, row, reinterpret_cast<LaneTapRow*>(runs));
       continue;
     }
     PerAxis<Sliding> sliding;

@@ -18,6 +18,7 @@ class GroupedDataPlan : public DirectedPlan {
 
  private:
   bool suits_bands() const;
+  bool suits_bands_in_place() const;
   bool meets_too_much() const;
   bool cuts_many_rows() const;
   int64_t most_band_rows() const;
@@ -33,8 +34,8 @@ class GroupedDataPlan : public DirectedPlan {
                  LaneTapRun* runs, LaneRow& row) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
-  void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneRow& row,
-                 LaneTapRow* tap_rows) const;
+  void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
+                 const PerAxis<int64_t>& c_stride, const LaneRow& row, LaneTapRow* tap_rows) const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;

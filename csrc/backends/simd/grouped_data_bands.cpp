@@ -1,5 +1,4 @@
-// fprop and dgrad in bands (lane_bands.h): of windows that slide pixel by pixel along rows, where
-// these are read in place.
+// fprop and dgrad in bands (lane_bands.h): of windows that slide pixel by pixel along rows.
 #include <algorithm>
 
 #include "backends/simd/far_bytes.h"
@@ -12,9 +11,10 @@ namespace convtbw::simd {
 // to 1.25; volumes 1.05 to 1.7, 1.1 to 1.45; with a stride, where a phase writes every second
 // pixel, 0.5 to 1.0, 0.65 to 1.1.
 bool GroupedDataPlan::suits_bands() const {
-  if (order_.spread() || in_.channel != 1 || out_.channel != 1 || parts_.lanes < parts_.width ||
-      axes_[2].windows == 1 || axes_[3].phases.empty())
-    return false;
+  if (order_.spread() || axes_[2].windows == 1 || axes_[3].phases.empty()) return false;
+  // Elements of 16 bits are copied as sums, results channels last are written as they are.
+  const bool halves = problem_.dtype != sum_dtype(problem_.dtype);
+  if (halves && in_.channel != 1 && out_.channel == 1) return false;
   const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
   const bool slides = std::ranges::all_of(axes_[3].phases, [&](const Phase& phase) {
     const Sliding& s = phase.sliding;
@@ -24,13 +24,18 @@ bool GroupedDataPlan::suits_bands() const {
   return slides && !meets_too_much();
 }
 
+// Where nothing is copied.
+bool GroupedDataPlan::suits_bands_in_place() const {
+  return in_.channel == 1 && out_.channel == 1 && parts_.lanes >= parts_.width && suits_bands();
+}
+
 // Of a volume: several planes' rows, read twice. Behind the caches bands take 1.1 to 1.85 times as
 // long as lane_row(). So do lines of several vectors, whose rows lie in few sets of the first-level
 // cache: 1.5 to 1.85 times, float16 of rows that are a multiple of 4096 bytes.
 bool GroupedDataPlan::meets_too_much() const {
   constexpr int64_t kLine = 64, kWays = 12;
   const int64_t depth = problem_.geometry.axes[0].k, bytes = element_bytes(problem_.dtype);
-  if (depth == 1) return false;
+  if (depth == 1 || in_.channel != 1) return false;
   int64_t lines = 0;
   for (const Phase& rows : axes_[2].phases)
     lines = std::max(lines, depth * (most_band_rows() + rows.sliding.taps));
@@ -55,21 +60,23 @@ bool GroupedDataPlan::cuts_many_rows() const {
 }
 
 // `row`: whose a and c lie at position 0 of every axis.
-void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneRow& row,
-                                LaneTapRow* tap_rows) const {
-  const int64_t bytes = element_bytes(problem_.dtype);
+void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows,
+                                const LaneView& view, const PerAxis<int64_t>& c_stride,
+                                const LaneRow& row, LaneTapRow* tap_rows) const {
+  const int64_t a_bytes = element_bytes(side_.dtype()), c_bytes = element_bytes(out_dtype_);
   const auto band_function =
-      arithmetic_.lane_bands[static_cast<int>(problem_.dtype)].at[phase.axes[3]->sliding.taps];
+      arithmetic_.lane_bands[static_cast<int>(out_dtype_)].at[phase.axes[3]->sliding.taps];
   PerAxis<Sliding> sliding;
   PerAxis<int64_t> a_tap, a_window, c_window;
   int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
   for (int a = 0; a < kBoxRank; ++a) {
-    const Sliding& s = sliding[a] = phase.axes[a]->sliding;
-    a_tap[a] = s.dilation * in_.stride[a];
-    a_window[a] = s.stride * in_.stride[a];
-    c_window[a] = phase.axes[a]->out_step * out_.stride[a];
-    a_first += s.first * in_.stride[a];
-    c_first += phase.axes[a]->out * out_.stride[a];
+    sliding[a] = phase.axes[a]->sliding;
+    const Footing& footing = phase.footings[a];
+    a_tap[a] = footing.tap * view.stride[a];
+    a_window[a] = footing.window * view.stride[a];
+    c_window[a] = phase.axes[a]->out_step * c_stride[a];
+    a_first += footing.offset * view.stride[a] - view.origin[a] * a_window[a];
+    c_first += phase.axes[a]->out * c_stride[a];
   }
   const Sliding& columns = sliding[3];
   constexpr int64_t kColumnsAhead = 8;
@@ -79,15 +86,16 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows, 
   band.windows = windows.count[3];
   // Columns that are there, counted from tap 0 of the first window.
   const int64_t before = columns.first + windows.begin[3] * columns.stride;
-  band.begin = ceil_div(-before, columns.stride);
-  band.end = floor_div(in_.extent[3] - 1 - before, columns.stride) + 1;
+  band.begin = side_.padded() ? 0 : ceil_div(-before, columns.stride);
+  band.end = side_.padded() ? band.windows + columns.taps - 1
+                            : floor_div(in_.extent[3] - 1 - before, columns.stride) + 1;
   band.a_step = a_window[3];
   band.w_tap = weights_pitch_;
   band.w_row = weights_pitch_ * columns.taps;
   band.c_step = c_window[3];
   band.lanes = row.lanes;
   for_each_region(
-      sliding, in_, false, windows,
+      sliding, in_, side_.padded(), windows,
       [&](const Region& region) {
         // Rows of one image, or where they are few the same row of several.
         const PerAxis<int64_t>& count = region.windows.count;
@@ -116,8 +124,8 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows, 
           for (int64_t piece = ceil_div(left, most); piece > 0; --piece, left -= band.rows) {
             band.rows = left / piece;  // as even as can be
             band.c_ahead = asks_for_results_ && across == 2 ? band.rows * band.c_row : 0;
-            band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * bytes;
-            band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * bytes;
+            band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * a_bytes;
+            band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * c_bytes;
             band_function(band);
             u[across] += band.rows;
           }

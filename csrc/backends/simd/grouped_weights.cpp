@@ -54,7 +54,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
          keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
-         x_tensor_.channel == 1 ? least_whole_in_place(spreading_) : 0, keeping()),
+         least_whole(), keeping()),
       weights_(problem.w, lane_role_, order_) {
   asks_ahead_ = y_.in_place() &&
                 data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
@@ -77,6 +77,11 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
 // For sliding windows of one channel a group.
 const Arithmetic* GroupedWeightsPlan::keeping() const {
   return may_slide() && !order_.spread() ? pairs_ : nullptr;
+}
+
+double GroupedWeightsPlan::least_whole() const {
+  if (x_tensor_.channel == 1) return least_whole_in_place(spreading_);
+  return many_regions(x_tensor_, {sliding_[3]}) ? 1 : 0;
 }
 
 // Whether elements of x should be met where they lie, not copied.

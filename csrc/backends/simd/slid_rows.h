@@ -34,6 +34,12 @@ class SlidRows {
 
   // Of windows; taps ascend with the positions that they meet.
   const PerAxis<Sliding>& sliding() const { return sliding_; }
+  // Of a channel, in all images.
+  double all_windows() const {
+    double all = 1;
+    for (int64_t windows : windows_) all *= static_cast<double>(windows);
+    return all;
+  }
   int64_t all_taps() const { return sliding_[1].taps * sliding_[2].taps * sliding_[3].taps; }
   bool reversed() const { return reversed_; }  // tap t is tap taps - 1 - t of the weights
   bool taps_in_lanes() const { return sliding_[3].stride > 2; }
