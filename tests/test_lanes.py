@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -245,7 +246,7 @@ def in_bands(target: str, dtype: torch.dtype, layer: Layer) -> bool:
     wide = target == "avx512" or (target == "generic512" and dtype != torch.float16)
     slides = (layer.stride or (1,))[-1] == (layer.dilation or (1,))[-1]
     pairs = dtype == torch.bfloat16 and multiplies_pairs(target) and layer.kernel[-2] % 2 == 0
-    return wide and slides and not pairs and layer.data_format == "NXC"
+    return wide and slides and not pairs
 
 
 # Rows of taps of which the last has no partner, or none in some of a stride's phases.
@@ -322,21 +323,26 @@ BANDS = (
     last(1, 1040, 8, 20, kernel=(3, 3), padding=(1, 1)),
     last(1, 2064, 3, 18, kernel=(3, 5), padding=(1, 2)),
 )
+# Of longer rows of 3x3 windows, lanes are pixels.
+TRANSPOSED_BANDS = tuple(
+    replace(layer, data_format="NCX") for layer in BANDS if layer.extents[-1] < 24
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_rows_of_results_in_bands(target: str, dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
-        for layer, partial in itertools.product(BANDS, ("fprop", "dgrad")):
+        for layer, partial in itertools.product(BANDS + TRANSPOSED_BANDS, ("fprop", "dgrad")):
             call = call_of(partial, *layer.operands(dtype), layer)
             if not (partial == "dgrad" and layer.stride):
                 found = "in bands" in call.kernel()
                 assert found == in_bands(target, dtype, layer), (layer, partial, call.kernel())
             assert torch.equal(call.run(), call.exact()), (layer, partial)
             if partial == "fprop":
-                bias = integers(layer.extents[1], dtype=dtype)
-                assert torch.equal(call.with_bias(bias).run(), call.exact() + bias), layer
+                bias, rank = integers(layer.extents[1], dtype=dtype), len(layer.kernel)
+                per_channel = bias if layer.data_format == "NXC" else bias[(...,) + (None,) * rank]
+                assert torch.equal(call.with_bias(bias).run(), call.exact() + per_channel), layer
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

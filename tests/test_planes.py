@@ -78,6 +78,24 @@ def test_every_width_and_number_of_taps(target: str, dtype: torch.dtype) -> None
                 assert torch.equal(call.run(), call.exact()), (layer, partial)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_every_number_of_rows(target: str, dtype: torch.dtype) -> None:
+    """That are computed together, with as many rows of taps as taps and with others."""
+    with torch_ops.backends.use("simd", target):
+        for height, k in itertools.product(range(1, 14), range(2, 8)):
+            width = 16 * (1 + (height + k) % 9) + height
+            for kernel, more in (((k, k), 0), ((k, 3), 1)):
+                layer = Layer((1, 2, height + k - 1, width + more), kernel, (0, kernel[1] // 2))
+                operands = layer.operands(dtype)
+                for partial in ("fprop", "dgrad"):
+                    call = call_of(partial, *operands, layer)
+                    assert torch.equal(call.run(), call.exact()), (layer, partial)
+        volume = Layer((1, 2, 5, 9, 40), (2, 4, 4), (1, 2, 2))
+        call = call_of("fprop", *volume.operands(dtype), volume)
+        assert torch.equal(call.run(), call.exact())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @every_target
 def test_many_channels(target: str, dtype: torch.dtype) -> None:

@@ -260,13 +260,16 @@ double packed_each(const PerAxis<int64_t>& windows, const BoxCost& cost) {
          static_cast<double>(windows[0] * windows[1] * windows[2] * windows[3]);
 }
 
-// The box of windows that packs least for each window within a limit of bytes.
+// The box of windows that packs least for each window within a limit of bytes; of at least so many
+// images if these are whole.
 PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts, int64_t limit,
-                          const BoxCost& cost) {
+                          const BoxCost& cost, int64_t least_images) {
   // Rows that are short anyway are not cut: 7x7 under 5x5 0.4 (wgrad) and 0.6 of the time.
   constexpr int64_t kShortRow = 14;
   PerAxis<int64_t> size{1, 1, 1, ceil_div(extent[3], ceil_div(extent[3], kShortRow))};
   while (size[3] > 1 && cost.bytes(size, parts) > limit) size[3] = ceil_div(size[3], 2);
+  const int64_t images = std::min(least_images, extent[0]);
+  if (cost.bytes({images, extent[1], extent[2], extent[3]}, parts) <= limit) size[0] = images;
   for (;;) {
     PerAxis<int64_t> best = size;
     double least = 0;
@@ -320,7 +323,8 @@ PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_
 }
 
 PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
-                     bool channels_contiguous, const BoxCost& cost, int64_t slices) {
+                     bool channels_contiguous, const BoxCost& cost, int64_t slices,
+                     int64_t least_images) {
   // Half of a second-level cache. 200 to 800 KB are within 10 % of each other (Zen 4).
   constexpr int64_t kBytes = 384 << 10, kFewBytes = 24 << 10;
   // Channels in long pieces (kManyLanes) do not pay where they are spread: planes of 16 lanes
@@ -338,7 +342,10 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   parts.part_vectors = even_part(parts, part_lanes);
   PartSizes sizes{parts, {}};
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
-  sizes.windows = box_size(extent, sizes.parts, limit, cost);
+  const auto box = [&](int64_t bytes) {
+    return box_size(extent, sizes.parts, bytes, cost, least_images);
+  };
+  sizes.windows = box(limit);
   const double packed_at_first = packed_each(sizes.windows, cost);
   const auto items = [&] {
     return BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices;
@@ -348,16 +355,17 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   // with 5x5 and 7x7 taps 1.15 to 4.5 times, of 8x8x8 with 3x3x3 2.2 to 4.5 times (Zen 5, 8 and 16
   // lanes); 1.5 times as much and smaller parts only then 0.95 to 1.0 of the time of either alone.
   while (items() < kItems) {
-    const PerAxis<int64_t> smaller = box_size(extent, sizes.parts, limit / 2, cost);
+    const PerAxis<int64_t> smaller = box(limit / 2);
     const bool few = part_vectors * lanes <= kFewLanes;
     const double most = few ? 1.5 * packed_at_first : 1.2 * packed_each(sizes.windows, cost);
     const bool needed = part_vectors == 1 && items() < kFewItems;
-    if (limit > kFewBytes && (needed || packed_each(smaller, cost) < most)) {
+    const bool keeps_images = smaller[0] >= std::min(least_images, sizes.windows[0]);
+    if (limit > kFewBytes && (needed || (keeps_images && packed_each(smaller, cost) < most))) {
       limit /= 2;
       sizes.windows = smaller;
     } else if (part_vectors > 1) {
       part_vectors = even_part(parts, (part_vectors + 1) / 2 * lanes);
-      sizes.windows = box_size(extent, sizes.parts, limit, cost);
+      sizes.windows = box(limit);
     } else {
       break;
     }

@@ -262,6 +262,7 @@ struct BoxCost {
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
                          int64_t slices, int64_t least_images = 1);
 PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t planes,
-                     bool channels_contiguous, const BoxCost& cost, int64_t slices);
+                     bool channels_contiguous, const BoxCost& cost, int64_t slices,
+                     int64_t least_images = 1);
 
 }  // namespace convtbw::simd

@@ -121,7 +121,7 @@ bool GroupedDataPlan::suits_pairs() const {
   if (problem_.geometry.x_channels > 1 || problem_.geometry.y_channels > 1) return false;
   const int64_t rows = problem_.geometry.axes[1].k;
   const bool odd = rows <= kFewRows && rows % 2 == 1;
-  if (suits_bands() && (odd || (suits_bands_in_place() && cuts_many_rows()))) return false;
+  if (suits_bands() && (odd || cuts_many_rows())) return false;
   return std::ranges::any_of(axes_[2].phases,
                              [](const Phase& phase) { return phase.sliding.taps > 1; });
 }
@@ -140,7 +140,7 @@ void GroupedDataPlan::choose_sizes() {
   const PartSizes sizes = side_.in_place() && !staged_
                               ? in_place_sizes(grid_.extent, parts_, kMostLanes, 1, images)
                               : part_sizes(grid_.extent, parts_, side_.planes(),
-                                           in_.channel == 1 || out_.channel == 1, cost, 1);
+                                           in_.channel == 1 || out_.channel == 1, cost, 1, images);
   parts_ = sizes.parts;
   grid_.size = sizes.windows;
   side_.set_sizes(grid_.size, parts_);

@@ -18,7 +18,6 @@ class GroupedDataPlan : public DirectedPlan {
 
  private:
   bool suits_bands() const;
-  bool suits_bands_in_place() const;
   bool meets_too_much() const;
   bool cuts_many_rows() const;
   int64_t most_band_rows() const;

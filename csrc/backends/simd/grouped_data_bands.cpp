@@ -24,11 +24,6 @@ bool GroupedDataPlan::suits_bands() const {
   return slides && !meets_too_much();
 }
 
-// Where nothing is copied.
-bool GroupedDataPlan::suits_bands_in_place() const {
-  return in_.channel == 1 && out_.channel == 1 && parts_.lanes >= parts_.width && suits_bands();
-}
-
 // Of a volume: several planes' rows, read twice. Behind the caches bands take 1.1 to 1.85 times as
 // long as lane_row(). So do lines of several vectors, whose rows lie in few sets of the first-level
 // cache: 1.5 to 1.85 times, float16 of rows that are a multiple of 4096 bytes.

@@ -39,9 +39,9 @@ bool may_be_in_bands(const Problem& p) {
 // - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
 // - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
-//   0.8 to 1.2 (AVX-512 kernels, from k4 on, 1.0 to 2); 21 channels or larger images 0.4 to 1.1,
-//   larger kernels 0.05 to 0.9; dgrad 0.5 to 1.0, but AVX-512 kernels up to 28x28, stride 1, k5 and
-//   k7, 1.0 to 2.0; wgrad 0.05 to 1.0.
+//   0.8 to 1.2 (AVX-512 kernels, from k5 on, 1.0 to 1.4); 21 channels or larger images 0.4 to 1.1,
+//   larger kernels 0.05 to 0.9; AVX-512 in bands, stride 1, 0.4 to 1.08; dgrad 0.4 to 1.0; wgrad
+//   0.05 to 1.0.
 // Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
 // 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
 // 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
@@ -60,8 +60,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   const bool few_groups = g.groups < 32;
   if (p.x.channel != 1) {
     if (columns.y > 28 || few_groups || rows.k > 7 || columns.k > 7) return false;
-    if (p.wanted == Role::x) return avx512 && taps >= 25 && !strides;
-    return p.wanted == Role::y && (avx512 ? taps >= 16 : taps >= 25 && !strides);
+    return p.wanted == Role::y && (avx512 ? taps >= 16 && strides : taps >= 25 && !strides);
   }
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
