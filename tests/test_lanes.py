@@ -323,9 +323,9 @@ BANDS = (
     last(1, 1040, 8, 20, kernel=(3, 3), padding=(1, 1)),
     last(1, 2064, 3, 18, kernel=(3, 5), padding=(1, 2)),
 )
-# Of longer rows of 3x3 windows, lanes are pixels.
+# Of longer rows lanes are pixels, of float64 from 16 on.
 TRANSPOSED_BANDS = tuple(
-    replace(layer, data_format="NCX") for layer in BANDS if layer.extents[-1] < 24
+    replace(layer, data_format="NCX") for layer in BANDS if layer.extents[-1] < 16
 )
 
 

@@ -220,7 +220,8 @@ CONVTBW_INLINE void add_run(const Taps& of, const From* a, int64_t a_step, int64
   for (int t = 0; t < taps; ++t) weights[t] = of.weights(w + t * w_step);
 #pragma GCC unroll kUnroll
   for (int i = 0; i < pixels + taps - 1; ++i, a += a_step) {
-    const auto pixel = loaded(of.pixel_of_run(a, second));
+    auto pixel = of.pixel_of_run(a, second);
+    if constexpr (kRegisters > 16) pixel = loaded(pixel);  // with 16 GCC 12 spills it
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
       if (i >= t && i - t < pixels) sums[i - t] = of.multiply_add(pixel, weights[t], sums[i - t]);
