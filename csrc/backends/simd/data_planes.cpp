@@ -56,14 +56,8 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
       slid_(problem, arithmetic),
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
-  // Enough to keep many threads busy until the end, and of so many results that what each costs
-  // beside them is little: 32 items of one image of 32 to 144 channels of 24x24 to 56x56 take 1.05
-  // to 1.95 times as long as these (Zen 5, 8 and 16 lanes).
-  constexpr int64_t kMostItems = 32, kLeastItems = 8, kResults = 16 << 10;
-  const double results = static_cast<double>(problem.geometry.groups) * slid_.all_windows();
-  const int64_t items =
-      std::clamp(static_cast<int64_t>(results / kResults), kLeastItems, kMostItems);
-  grid_ = slid_.cut(ceil_div(items, ceil_div(problem.geometry.groups, kChannels)));
+  const int64_t groups = problem.geometry.groups;
+  grid_ = slid_.cut(ceil_div(slid_.items(groups), ceil_div(groups, kChannels)));
   weights_units_ = whole_vectors(taps_ * kChannels);
   stage_row_ = whole_vectors(grid_.size[3]);
   stage_units_ = grid_.size[2] * stage_row_;

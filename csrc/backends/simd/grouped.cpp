@@ -260,12 +260,23 @@ double packed_each(const PerAxis<int64_t>& windows, const BoxCost& cost) {
          static_cast<double>(windows[0] * windows[1] * windows[2] * windows[3]);
 }
 
+// Enough to keep many threads busy until the end, and a few.
+constexpr int64_t kItems = 32, kFewItems = 8;
+
+// So many that what each costs beside its windows is little.
+int64_t wanted_items(const PerAxis<int64_t>& extent, int64_t lanes) {
+  constexpr double kWindows = 32 << 10;
+  double windows = static_cast<double>(lanes);
+  for (int64_t count : extent) windows *= static_cast<double>(count);
+  return static_cast<int64_t>(std::clamp<double>(windows / kWindows, kFewItems, kItems));
+}
+
 // The box of windows that packs least for each window within a limit of bytes; of at least so many
 // images if these are whole.
 PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts, int64_t limit,
                           const BoxCost& cost, int64_t least_images) {
   // Rows that are short anyway are not cut: 7x7 under 5x5 0.4 (wgrad) and 0.6 of the time.
-  constexpr int64_t kShortRow = 14;
+  constexpr int64_t kShortRow = 32;
   PerAxis<int64_t> size{1, 1, 1, ceil_div(extent[3], ceil_div(extent[3], kShortRow))};
   while (size[3] > 1 && cost.bytes(size, parts) > limit) size[3] = ceil_div(size[3], 2);
   const int64_t images = std::min(least_images, extent[0]);
@@ -293,9 +304,6 @@ PerAxis<int64_t> box_size(const PerAxis<int64_t>& extent, const LaneParts& parts
   }
 }
 
-// Enough to keep many threads busy until the end, and a few.
-constexpr int64_t kItems = 32, kFewItems = 8;
-
 int64_t even_part(const LaneParts& parts, int64_t lanes) {
   const int64_t vectors = parts.vectors(), most = std::max<int64_t>(1, lanes / parts.width);
   return ceil_div(vectors, ceil_div(vectors, most));
@@ -308,13 +316,14 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
                          int64_t slices, int64_t least_images) {
   const PerAxis<int64_t> least{least_images, 1, 4, 64};
+  const int64_t wanted = wanted_items(extent, parts.lanes * slices);
   parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
   const auto items = [&] {
     return BoxGrid{extent, sizes.windows}.boxes() * parts.count() * slices;
   };
   for (int a = 0; a < kBoxRank; ++a) {
-    const int64_t pieces = std::min(ceil_div(kItems, items()), extent[a]);
+    const int64_t pieces = std::min(ceil_div(wanted, items()), extent[a]);
     sizes.windows[a] = std::max(std::min(least[a], extent[a]), extent[a] / pieces);
   }
   if (items() < kFewItems && most_lanes > kManyLanes)
@@ -333,6 +342,7 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   // as much as its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112
   // (3x3). Otherwise a cache line: 16 instead of 8 take 0.82 to 0.97.
   constexpr int64_t kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
+  constexpr int64_t kVeryFew = 4;
 
   const int64_t lanes = parts.width;
   const bool small = extent[1] * extent[2] * extent[3] <= kSmallImage;
@@ -345,26 +355,29 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   const auto box = [&](int64_t bytes) {
     return box_size(extent, sizes.parts, bytes, cost, least_images);
   };
-  sizes.windows = box(limit);
-  const double packed_at_first = packed_each(sizes.windows, cost);
   const auto items = [&] {
     return BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices;
   };
-  // Smaller boxes where these do not pack much more, else parts of fewer channels. Boxes of few
-  // channels, however much they pack, took up to 4.5 times as long: 1 to 8 images of 7x7 to 28x28
-  // with 5x5 and 7x7 taps 1.15 to 4.5 times, of 8x8x8 with 3x3x3 2.2 to 4.5 times (Zen 5, 8 and 16
-  // lanes); 1.5 times as much and smaller parts only then 0.95 to 1.0 of the time of either alone.
-  while (items() < kItems) {
+  sizes.windows = box(limit);
+  const double packed_at_first = packed_each(sizes.windows, cost);
+  const int64_t wanted = wanted_items(extent, parts.lanes * slices);
+  // Where pixels are contiguous, parts of fewer channels before smaller boxes, which pack more. The
+  // other way round, and always in kItems, 1 to 16 images of 7x7 to 28x28 took 1.0 to 2.5 times as
+  // long, 1.15 in the mean, rows cut into pieces most (Zen 5, 8 and 16 lanes, 3x3 to 7x7).
+  while (items() < wanted) {
     const PerAxis<int64_t> smaller = box(limit / 2);
-    const bool few = part_vectors * lanes <= kFewLanes;
-    const double most = few ? 1.5 * packed_at_first : 1.2 * packed_each(sizes.windows, cost);
-    const bool needed = part_vectors == 1 && items() < kFewItems;
-    const bool keeps_images = smaller[0] >= std::min(least_images, sizes.windows[0]);
-    if (limit > kFewBytes && (needed || (keeps_images && packed_each(smaller, cost) < most))) {
+    const bool narrow = part_vectors * lanes <= kLineLanes;
+    const double most = channels_contiguous  ? 1.2 * packed_each(sizes.windows, cost)
+                        : items() < kVeryFew ? 3 * packed_at_first
+                                             : 1.5 * packed_at_first;
+    const bool gains = limit > kFewBytes && packed_each(smaller, cost) < most &&
+                       smaller[0] >= std::min(least_images, sizes.windows[0]);
+    if (gains && (narrow || channels_contiguous)) {
       limit /= 2;
       sizes.windows = smaller;
-    } else if (part_vectors > 1) {
+    } else if (!narrow) {
       part_vectors = even_part(parts, (part_vectors + 1) / 2 * lanes);
+      limit /= 2;  // the same windows
       sizes.windows = box(limit);
     } else {
       break;

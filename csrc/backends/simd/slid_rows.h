@@ -34,18 +34,15 @@ class SlidRows {
 
   // Of windows; taps ascend with the positions that they meet.
   const PerAxis<Sliding>& sliding() const { return sliding_; }
-  // Of a channel, in all images.
-  double all_windows() const {
-    double all = 1;
-    for (int64_t windows : windows_) all *= static_cast<double>(windows);
-    return all;
-  }
   int64_t all_taps() const { return sliding_[1].taps * sliding_[2].taps * sliding_[3].taps; }
   bool reversed() const { return reversed_; }  // tap t is tap taps - 1 - t of the weights
   bool taps_in_lanes() const { return sliding_[3].stride > 2; }
 
   // 32 KB take 1.0 to 1.4 times the time of these 96: rows that boxes share are copied for each.
   static constexpr int64_t kUnits = 24 << 10;
+
+  // Into how many items the windows of all channels should be cut.
+  int64_t items(int64_t channels) const;
 
   // Boxes of windows of which so many units hold a channel, not fewer than these if that is
   // possible; all that follows is of one of them.

@@ -33,14 +33,14 @@ PlaneWeightsPlan::PlaneWeightsPlan(const Problem& problem, const Arithmetic& ari
 void PlaneWeightsPlan::choose_sizes() {
   constexpr int64_t kSumsUnits = 8 << 10;
   constexpr int64_t kChannels = 8;  // at a time: what a box costs once is little then
-  constexpr int64_t kItems = 32;    // enough to keep many threads busy until the end
   const int64_t lanes = arithmetic_.lanes, groups = problem_.geometry.groups;
   const int64_t most = std::clamp<int64_t>(kSumsUnits / (taps_ * arithmetic_.lanes), 1, kChannels);
   channels_ = ceil_div(groups, ceil_div(groups, most));
   blocks_ = ceil_div(groups, channels_);
-  grid_ = slid_.cut(ceil_div(kItems, blocks_));
+  const int64_t most_chunks = ceil_div(slid_.items(groups), blocks_);
+  grid_ = slid_.cut(most_chunks);
   const int64_t boxes = grid_.boxes();
-  chunks_ = std::min(boxes, ceil_div(kItems, blocks_));
+  chunks_ = std::min(boxes, most_chunks);
   boxes_per_chunk_ = ceil_div(boxes, chunks_);
   chunks_ = ceil_div(boxes, boxes_per_chunk_);
   // Windows that taps of the box's pixels would belong to, and a vector's end.
