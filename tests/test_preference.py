@@ -140,8 +140,9 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 7, 112, 21, groups=21, stride=2) == onednn_if(avx512)
     assert served("convolution", 16, 128, 21, groups=21, stride=8) == "simd"
     first = {"groups": 64, "data_format": "NCX"}
-    assert served("convolution", 7, 28, 64, **first) == onednn_if(not avx512)
-    assert served("convolution", 7, 28, 64, stride=2, batch=8, **first) == onednn_if(avx512)
+    assert served("convolution", 7, 8, 64, batch=16, **first) == onednn_if(not avx512)
+    assert served("convolution", 7, 16, 64, stride=2, batch=16, **first) == "onednn"
+    assert served("convolution", 7, 18, 64, stride=2, batch=16, **first) == "simd"
     assert served("convolution", 7, 56, 64, groups=64, data_format="NCX") == "simd"
     assert served("convolution_backward_data", 3, 28, 256, groups=256) == onednn_if(not avx512)
     assert served("convolution_backward_data", 3, 112, 256, groups=256) == "simd"

@@ -38,10 +38,9 @@ bool may_be_in_bands(const Problem& p) {
 //   1.02 to 1.6, 1.05 to 1.95;
 // - channels last, wgrad: k3 0.3 to 1.05, 0.5 to 1.1, but AVX-512 with strides, from 256 channels
 //   on, 1.05 to 1.45; other kernels 0.05 to 0.5;
-// - channels first, fprop up to 28x28: k3 0.85 to 1.2, k5 1.0 to 1.2, k7 1.1 to 2.3, with strides
-//   0.8 to 1.2 (AVX-512 kernels, from k5 on, 1.0 to 1.4); 21 channels or larger images 0.4 to 1.1,
-//   larger kernels 0.05 to 0.9; AVX-512 in bands, stride 1, 0.4 to 1.08; dgrad 0.4 to 1.0; wgrad
-//   0.05 to 1.0.
+// - channels first, fprop, 3x3 to 7x7 of 7x7 to 56x56, 1 to 16 images: 0.5 to 1.05, but 7x7 of 7x7
+//   and 8x8 1.0 to 1.5 (AVX-512 kernels, stride 1, 0.8 to 0.95); larger kernels 0.05 to 0.9; dgrad
+//   0.4 to 1.05 (one image with strides up to 1.5); wgrad 0.05 to 1.0.
 // Two threads of Zen 4, channels last: fprop with strides, from 8 MB on, 0.5 to 0.95 (of
 // 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
 // 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
@@ -59,8 +58,8 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   const bool small = columns.y <= 16, strides = !unit_strides(g);
   const bool few_groups = g.groups < 32;
   if (p.x.channel != 1) {
-    if (columns.y > 28 || few_groups || rows.k > 7 || columns.k > 7) return false;
-    return p.wanted == Role::y && (avx512 ? taps >= 16 && strides : taps >= 25 && !strides);
+    return p.wanted == Role::y && columns.y <= 8 && rows.k == 7 && columns.k == 7 &&
+           (strides || !avx512) && !few_groups;
   }
   if (p.wanted == Role::w)
     return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
