@@ -117,11 +117,11 @@ double GroupedDataPlan::least_whole() const {
 // of pairs (Zen 5): 3x3 0.75 to 1.05, 5x5 of 14x14 0.82, of 56x56 1.0; 7x7 0.8 where many rows are
 // cut, 1.27 of 56x56; 4x4 and 6x6, which have no odd row of taps, 1.2.
 bool GroupedDataPlan::suits_pairs() const {
-  constexpr int64_t kFewRows = 5;
+  constexpr int64_t kFewRows = 5, kCutRows = 7;
   if (problem_.geometry.x_channels > 1 || problem_.geometry.y_channels > 1) return false;
   const int64_t rows = problem_.geometry.axes[1].k;
   const bool odd = rows <= kFewRows && rows % 2 == 1;
-  if (suits_bands() && (odd || cuts_many_rows())) return false;
+  if (suits_bands() && (odd || (rows <= kCutRows && cuts_many_rows()))) return false;
   return std::ranges::any_of(axes_[2].phases,
                              [](const Phase& phase) { return phase.sliding.taps > 1; });
 }

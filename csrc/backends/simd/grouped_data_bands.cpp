@@ -8,13 +8,20 @@ namespace convtbw::simd {
 
 // Time of lane_row() over that of bands (Zen 5; float32, float16): 3x3 to 7x7 of 7x7 to 112x112 1.3
 // to 1.7, 1.0 to 1.4; of 1024 channels of 7x7 1.05, 1.1; behind the caches 1.05 to 2.5, 1.0
-// to 1.25; volumes 1.05 to 1.7, 1.1 to 1.45; with a stride, where a phase writes every second
-// pixel, 0.5 to 1.0, 0.65 to 1.1.
+// to 1.25; volumes 1.05 to 1.7, 1.1 to 1.45; 9x9 and 11x11 1.15 to 1.9; channels first, 3x3
+// to 11x11, 1.2 to 1.75; with a stride, where a phase writes every second pixel, 0.5 to 1.0, 0.65
+// to 1.1.
 bool GroupedDataPlan::suits_bands() const {
   if (order_.spread() || axes_[2].windows == 1 || axes_[3].phases.empty()) return false;
-  // Elements of 16 bits are copied as sums, results channels last are written as they are.
-  const bool halves = problem_.dtype != sum_dtype(problem_.dtype);
-  if (halves && in_.channel != 1 && out_.channel == 1) return false;
+  if (problem_.dtype != sum_dtype(problem_.dtype)) {
+    // Elements are copied as sums, results channels last are written as they are.
+    if (in_.channel != 1 && out_.channel == 1) return false;
+    // In place they are converted for every row of taps: float16 9x9 and 11x11 of 56x56 1.1 to 1.2
+    // times as long, of 28x28 0.85 to 1.0.
+    constexpr int64_t kManyTaps = 8, kLongRow = 28;
+    if (in_.channel == 1 && problem_.geometry.axes[2].k > kManyTaps && axes_[3].windows > kLongRow)
+      return false;
+  }
   const LaneBandFunctions& bands = arithmetic_.lane_bands[static_cast<int>(problem_.dtype)];
   const bool slides = std::ranges::all_of(axes_[3].phases, [&](const Phase& phase) {
     const Sliding& s = phase.sliding;

@@ -164,7 +164,7 @@ struct LaneBand {
   int64_t a_ahead, c_ahead;  // asked of memory beforehand: units behind each row's pixel; or 0
 };
 
-inline constexpr int kMaxBandRows = 6, kMinBandTaps = 3, kMaxBandTaps = 7, kRowsTogether = 3;
+inline constexpr int kMaxBandRows = 6, kMinBandTaps = 3, kMaxBandTaps = 11, kRowsTogether = 3;
 
 // By taps; nullptr where not needed.
 struct LaneBandFunctions {

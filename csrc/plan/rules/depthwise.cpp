@@ -20,7 +20,7 @@ bool has_depthwise_kernels(const Problem& p) {
 // Whether simd's AVX-512 kernels compute several rows of results together (lane_bands.h).
 bool may_be_in_bands(const Problem& p) {
   const Geometry& g = p.geometry;
-  return unit_strides(g) && g.groups >= 16 && g.axes[2].k >= 3 && g.axes[2].k <= 7;
+  return unit_strides(g) && g.groups >= 16 && g.axes[2].k >= 3 && g.axes[2].k <= 11;
 }
 
 }  // namespace
