@@ -323,9 +323,11 @@ BANDS = (
     last(1, 1040, 8, 20, kernel=(3, 3), padding=(1, 1)),
     last(1, 2064, 3, 18, kernel=(3, 5), padding=(1, 2)),
 )
-# Of longer rows lanes are pixels, of float64 from 16 on.
+# Of longer rows lanes are pixels.
 TRANSPOSED_BANDS = tuple(
-    replace(layer, data_format="NCX") for layer in BANDS if layer.extents[-1] < 16
+    replace(layer, data_format="NCX")
+    for layer in BANDS
+    if layer.extents[-1] + 2 * layer.padding[-1] < 16 + layer.kernel[-1]
 )
 
 
