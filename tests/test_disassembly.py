@@ -24,12 +24,15 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 # By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
 # is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>, a row of
 # taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps,
-# rows, rows of taps together, type>. Runs of 16-bit elements lack a register for what is converted,
+# rows, rows of taps together, type>, of planes a tile one over <..., rows, vectors, type> and a
+# column one over <..., taps, type>. Runs of 16-bit elements lack a register for what is converted,
 # and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
     "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[023], \d+, (\d+), \w+>\(",
     "band": r"::band_of_windows<(?:float|double), \w+, (\d+), (\d+), \d, \w+>\(",
+    "plane": r"::plane_tile<\w+, (\d+), (\d+), \w+>\(",
+    "column": r"::plane_column<\w+, (\d+), \w+>\(",
     "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), (\d+), \w+>\(",
 }
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.
@@ -189,6 +192,8 @@ def disassembly() -> str:
         ("run of taps", "avx512"),
         ("row of taps", "avx2"),
         ("band", "avx512"),
+        ("plane", "avx2"),
+        ("plane", "avx512"),
     ],
 )
 def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> None:
@@ -196,13 +201,44 @@ def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> Non
     assert found, f"no {kind} in the library; is it stripped?"
     for name, accumulators, function in found:
         try:
-            if kind == "row of taps":
+            if kind in ("row of taps", "plane"):
                 check_row(accumulators, function)
                 continue
             many = accumulators >= MANY_ROWS and ", 1>" in name
             check(accumulators, function, sums_only=many or kind != "tile")
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
+
+
+def repeated_reads(loop: Function) -> Function:
+    """Instructions that read a vector from where another did, while no register of the address
+    changed: a load that crosses a cache line counts twice, each time.
+    """
+    read: set[str] = set()
+    found = []
+    for instruction in loop:
+        source = re.search(r"[-\w]*\(%[^)]*\)(?=,)", instruction.operands)
+        if instruction.is_vector and source and "%rsp" not in source[0]:
+            if source[0] in read:
+                found.append(instruction)
+            read.add(source[0])
+        elif written := re.search(r"(%\w+)$", instruction.operands):
+            read = {address for address in read if written[1] not in address}
+    return found
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
+@pytest.mark.parametrize("target", ["avx2", "avx512"])
+@pytest.mark.parametrize("kind", ["plane", "column", "band", "run of taps"])
+def test_what_is_read_is_read_once(disassembly: str, target: str, kind: str) -> None:
+    if target == "avx2" and kind in ("band", "run of taps"):
+        pytest.skip("16 registers hold no pixel beside the sums")
+    found = kernels(disassembly, target, kind)
+    assert found, f"no {kind} in the library; is it stripped?"
+    for name, _, function in found:
+        loop = inner_loop(function)
+        assert multiply_adds(loop), f"{name}: no loop with multiply-adds"
+        assert not repeated_reads(loop), f"{name}: {[*map(str, repeated_reads(loop))]}"
 
 
 # --- the check itself -----------------------------------------------------------------------------

@@ -282,8 +282,8 @@ struct PlaneSection {
 // Rows of results of one channel, whose pixels are neighbours:
 //   c[r*c_row + i] = *start + sum over sections s, k < s.rows and t < tap_count of
 //     a[s.a + (r + k)*a_row + taps[t] + i] * w[s.w + k*w_row + t],  i < count
-// Units, but c is of elements. At least a vector of pixels. Of several sections of three rows, c
-// holds sums in between, which it must not round.
+// Units, but c is of elements. At least a vector of pixels. Of several sections c may hold sums in
+// between, which it must not round.
 struct PlaneRows {
   const void *a, *w;
   const PlaneSection* sections;

@@ -34,11 +34,16 @@ CONVTBW_INLINE void add_plane_row(const PlaneTile<T>& tile, const T* a, const T*
   constexpr int n = kLanes<T>;
   const PlaneRows& call = tile.call;
   const int64_t end = tile.last - tile.first, w_row = call.w_row;
+  const auto pixels_at = [](const T* p) __attribute__((always_inline)) {
+    const Vector<T> pixels = load(p);
+    if constexpr (first < last) return loaded(pixels);  // of one row are read once anyway
+    return pixels;
+  };
   for (const int64_t *tap = call.taps, *stop = tap + call.tap_count; tap != stop; ++tap, ++w) {
     Vector<T> pixels[vectors];
 #pragma GCC unroll kUnroll
-    for (int v = 0; v + 1 < vectors; ++v) pixels[v] = loaded(load(a + *tap + v * n));
-    pixels[vectors - 1] = loaded(load(a + *tap + end));
+    for (int v = 0; v + 1 < vectors; ++v) pixels[v] = pixels_at(a + *tap + v * n);
+    pixels[vectors - 1] = pixels_at(a + *tap + end);
 #pragma GCC unroll kUnroll
     for (int r = first; r <= last; ++r) {
       const T weight = w[(first - r) * w_row];

@@ -152,14 +152,13 @@ bool slides_over_planes(const Problem& p) {
 //   0.98, 16 bits 1.01 to 1.1, from 40x40 on 0.67 to 1.0;
 // - 16 lanes, of whose loads half cross lines, wgrad from 32x32 on: whole 3x3 0.64 to 0.75, float16
 //   0.83 to 0.99, 5x5 and 7x7 0.88 to 1.03, float16 1.03 to 1.2; others 1.09 to 1.25;
-// - 16 lanes, fprop and dgrad, channels in bands (lane_bands.h): 3x3 of 16x16 and 20x20 0.7
-// to 1.25,
-//   from 24x24 on 0.55 to 0.98 (16 bits behind the caches 1.03 to 1.12), 4x4 from 28x28 on 0.88
-//   to 0.98, 16 bits 0.95 to 1.15; 5x5 and 7x7 from 32x32 on whole 0.8 to 1.0, others up to 56x56
-//   1.06 to 1.16, larger 0.84 to 1.0; 16 bits of 64x64 and 128x128 0.72 to 0.97, bfloat16 7x7 0.97
-//   to 1.09, others 0.92 to 1.45; 9x9 to 13x13 0.78 to 1.02 from 32x32, float16 from 48x48 on,
-//   bfloat16 1.07 to 1.55; 2x2 1.03 to 1.4, from 64x64 on 0.76 to 0.9; 3x3x3 up to 28x28 0.95
-//   to 1.45, from 32x32 on 0.67 to 0.91, 16 bits whole 0.74 to 0.98, others 1.0 to 1.3;
+// - 16 lanes, fprop and dgrad, channels in bands (lane_bands.h): 3x3 of 16x16 and 20x20 0.7 to
+//   1.25, from 24x24 on 0.55 to 0.98 (16 bits behind the caches 1.03 to 1.12), 4x4 from 28x28 on
+//   0.88 to 0.98, 16 bits 0.95 to 1.15; 5x5 and 7x7 from 32x32 on whole 0.8 to 1.0, others up to
+//   56x56 1.06 to 1.16, larger 0.84 to 1.0; 16 bits of 64x64 and 128x128 0.72 to 0.97, bfloat16 7x7
+//   0.97 to 1.09, others 0.92 to 1.45; 9x9 to 13x13 0.78 to 1.02 from 32x32, float16 from 48x48 on,
+//   bfloat16 1.07 to 1.55; 2x2 1.03 to 1.4, from 64x64 on 0.76 to 0.9; 3x3x3 up to 28x28 0.95 to
+//   1.45, from 32x32 on 0.67 to 0.91, 16 bits whole 0.74 to 0.98, others 1.0 to 1.3;
 // - 1-D, wgrad: 8 lanes up to k9 0.68 to 0.97, 16 bits from 512 on 0.76 to 1.0; 16 lanes up to k5
 //   0.7 to 0.93, k9 0.89 to 1.07, 16 bits 0.92 to 1.6;
 // - 1-D, fprop and dgrad: 8 lanes up to k7 0.81 to 1.09, k9 0.93 to 1.09, 16 bits up to k5 from 512
