@@ -228,11 +228,18 @@ def repeated_reads(loop: Function) -> Function:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
-@pytest.mark.parametrize("target", ["avx2", "avx512"])
-@pytest.mark.parametrize("kind", ["plane", "column", "band", "run of taps"])
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("plane", "avx2"),
+        ("plane", "avx512"),
+        ("column", "avx2"),
+        ("column", "avx512"),
+        ("band", "avx512"),
+        ("run of taps", "avx512"),  # with AVX2 no register is left for a pixel
+    ],
+)
 def test_what_is_read_is_read_once(disassembly: str, target: str, kind: str) -> None:
-    if target == "avx2" and kind in ("band", "run of taps"):
-        pytest.skip("16 registers hold no pixel beside the sums")
     found = kernels(disassembly, target, kind)
     assert found, f"no {kind} in the library; is it stripped?"
     for name, _, function in found:

@@ -74,6 +74,9 @@ int64_t result_bytes(const Problem& problem);
 
 // Of x or y, as if dense: of an expanded tensor more than an integer holds.
 double data_bytes(const Problem& problem, Role role);
+inline double data_bytes_of_both(const Problem& problem) {
+  return data_bytes(problem, Role::x) + data_bytes(problem, Role::y);
+}
 
 // Multiply-adds of all taps, absent ones included, times two: the customary count. Saturates.
 int64_t flops(const Problem& problem);

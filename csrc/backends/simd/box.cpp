@@ -255,6 +255,13 @@ void join_rows(Packing& packing, const BoxGrid& grid) {
 Tensor x_tensor(const Problem& problem) { return tensor(problem, problem.x, &Axis::x); }
 Tensor y_tensor(const Problem& problem) { return tensor(problem, problem.y, &Axis::y); }
 
+int64_t item_count(const PerAxis<int64_t>& windows, int64_t channels, double windows_each) {
+  constexpr double kMost = 32;
+  double all = static_cast<double>(channels);
+  for (int64_t count : windows) all *= static_cast<double>(count);
+  return static_cast<int64_t>(std::clamp<double>(all / windows_each, kFewItems, kMost));
+}
+
 PerAxis<Sliding> sliding_of(const Geometry& g) {
   PerAxis<Sliding> sliding;
   for (int a = 0; a < kMaxRank; ++a) {

@@ -68,6 +68,12 @@ struct BoxGrid {
   BoxRange box_after(int64_t index) const { return box(std::min(index + 1, boxes() - 1)); }
 };
 
+// Into how many items windows of so many channels are cut: enough to keep many threads busy until
+// the end, but of so many windows each that what an item costs beside them is little, unless there
+// are few.
+inline constexpr int64_t kFewItems = 8;
+int64_t item_count(const PerAxis<int64_t>& windows, int64_t channels, double windows_each);
+
 // What the two elements of a bfloat16 pair are: neighbouring channels, or the same channel at two
 // positions that are multiplied in turn.
 enum class Pairing : uint8_t { none, channels, positions };

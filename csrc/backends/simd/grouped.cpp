@@ -260,16 +260,7 @@ double packed_each(const PerAxis<int64_t>& windows, const BoxCost& cost) {
          static_cast<double>(windows[0] * windows[1] * windows[2] * windows[3]);
 }
 
-// Enough to keep many threads busy until the end, and a few.
-constexpr int64_t kItems = 32, kFewItems = 8;
-
-// So many that what each costs beside its windows is little.
-int64_t wanted_items(const PerAxis<int64_t>& extent, int64_t lanes) {
-  constexpr double kWindows = 32 << 10;
-  double windows = static_cast<double>(lanes);
-  for (int64_t count : extent) windows *= static_cast<double>(count);
-  return static_cast<int64_t>(std::clamp<double>(windows / kWindows, kFewItems, kItems));
-}
+constexpr double kItemWindows = 32 << 10;
 
 // The box of windows that packs least for each window within a limit of bytes; of at least so many
 // images if these are whole.
@@ -316,7 +307,7 @@ int64_t even_part(const LaneParts& parts, int64_t lanes) {
 PartSizes in_place_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t most_lanes,
                          int64_t slices, int64_t least_images) {
   const PerAxis<int64_t> least{least_images, 1, 4, 64};
-  const int64_t wanted = wanted_items(extent, parts.lanes * slices);
+  const int64_t wanted = item_count(extent, parts.lanes * slices, kItemWindows);
   parts.part_vectors = even_part(parts, most_lanes);
   PartSizes sizes{parts, extent};
   const auto items = [&] {
@@ -342,7 +333,7 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   // as much as its pixels: 64 instead of 8 take 0.61 of the time of 14x14, 1.4 of that of 112x112
   // (3x3). Otherwise a cache line: 16 instead of 8 take 0.82 to 0.97.
   constexpr int64_t kFewLanes = 64, kLineLanes = 16, kSmallImage = 28 * 28;
-  constexpr int64_t kVeryFew = 4;
+  constexpr int64_t kVeryFew = 4;  // items: until there are so many, boxes may pack much more
 
   const int64_t lanes = parts.width;
   const bool small = extent[1] * extent[2] * extent[3] <= kSmallImage;
@@ -360,10 +351,10 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   };
   sizes.windows = box(limit);
   const double packed_at_first = packed_each(sizes.windows, cost);
-  const int64_t wanted = wanted_items(extent, parts.lanes * slices);
+  const int64_t wanted = item_count(extent, parts.lanes * slices, kItemWindows);
   // Where pixels are contiguous, parts of fewer channels before smaller boxes, which pack more. The
-  // other way round, and always in kItems, 1 to 16 images of 7x7 to 28x28 took 1.0 to 2.5 times as
-  // long, 1.15 in the mean, rows cut into pieces most (Zen 5, 8 and 16 lanes, 3x3 to 7x7).
+  // other way round, and always in 32 items, 1 to 16 images of 7x7 to 28x28 took 1.0 to 2.5 times
+  // as long, 1.15 in the mean, rows cut into pieces most (Zen 5, 8 and 16 lanes, 3x3 to 7x7).
   while (items() < wanted) {
     const PerAxis<int64_t> smaller = box(limit / 2);
     const bool narrow = part_vectors * lanes <= kLineLanes;

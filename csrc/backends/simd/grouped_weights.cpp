@@ -56,8 +56,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
          least_whole(), keeping()),
       weights_(problem.w, lane_role_, order_) {
-  asks_ahead_ = y_.in_place() &&
-                data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().weights;
+  asks_ahead_ = y_.in_place() && data_bytes_of_both(problem) > far_bytes().weights;
   choose_sizes();
   list_columns();
   pairs_vectors_ = gains_pairing();

@@ -205,7 +205,7 @@ bool planes(const Problem& p, int64_t lanes) {
   if (wide) {
     // Channels that lie a multiple of 256 bytes apart are slowly transposed.
     const bool apart = windows % 64 == 0;
-    const bool far = data_bytes(p, Role::x) + data_bytes(p, Role::y) > simd::far_bytes().planes;
+    const bool far = data_bytes_of_both(p) > simd::far_bytes().planes;
     if (depth.k > 1) return windows >= 32 && (whole || (!halves && !far));
     if (row.k < 3) return windows >= 48;  // not in bands
     if (row.k > 7) return p.dtype != Dtype::bf16 && windows >= (halves ? 48 : 32);

@@ -41,14 +41,11 @@ PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes, int64_t most_units) con
   return size;
 }
 
-// Enough to keep many threads busy until the end, and of so many windows that what each item costs
-// beside them is little: 32 items of one or two images of 24 to 144 channels of 24x24 to 64x64 take
-// 1.05 to 1.95 times as long as these (Zen 5, 8 and 16 lanes).
+// Always 32 items of one or two images of 24 to 144 channels of 24x24 to 64x64 take 1.05 to 1.95
+// times as long (Zen 5, 8 and 16 lanes).
 int64_t SlidRows::items(int64_t channels) const {
-  constexpr double kMost = 32, kLeast = 8, kWindows = 16 << 10;
-  double windows = static_cast<double>(channels);
-  for (int64_t extent : windows_) windows *= static_cast<double>(extent);
-  return static_cast<int64_t>(std::clamp(windows / kWindows, kLeast, kMost));
+  constexpr double kWindows = 16 << 10;
+  return item_count(windows_, channels, kWindows);
 }
 
 BoxGrid SlidRows::cut(int64_t least_boxes, int64_t most_units) {
@@ -90,7 +87,7 @@ bool gains_ahead(const Problem& problem) {
     if (tensor.stride[2] > 2 * tensor.extent[3] ||
         tensor.stride[1] > 2 * tensor.extent[3] * tensor.extent[2])
       return false;
-  return data_bytes(problem, Role::x) + data_bytes(problem, Role::y) > far_bytes().planes;
+  return data_bytes_of_both(problem) > far_bytes().planes;
 }
 
 SlidRows::Present SlidRows::present(const BoxRange& box) const {

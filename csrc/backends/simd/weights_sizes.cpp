@@ -169,7 +169,6 @@ void WeightsPlan::choose_sizes() {
   // none: 512 pixels and up to 1024 where these are all instead of 128 and 256 take 4 to 12 % and
   // 15 to 30 % less time (one tap: 1024 take 15 % more than 256; Zen 4). Fewer where there are few
   // parts.
-  constexpr int64_t kFewItems = 8;
   const int64_t pixels = pixels_of_y(g);
   const int64_t least = row_taps_ >= 9 && pixels > 256 ? 128 : 256;
   int64_t limit = row_taps_ == 1 ? 256 : pixels <= 1024 ? 1024 : 512;

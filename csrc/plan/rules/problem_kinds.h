@@ -16,10 +16,6 @@ inline bool has_channels_last(const Problem& p) {
 // Of a vector of float32.
 constexpr int64_t lanes_of(bool avx512) { return avx512 ? 16 : 8; }
 
-inline double data_bytes_of_both(const Problem& p) {
-  return data_bytes(p, Role::x) + data_bytes(p, Role::y);
-}
-
 inline bool one_tap(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
 }
