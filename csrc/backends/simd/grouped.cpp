@@ -16,9 +16,9 @@ Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int
   const int64_t group = order.group_lanes;
   if (!order.spread() || !arithmetic.spreading_in_registers.row[0]) return Spreading::in_memory;
   if (group % arithmetic.lanes == 0 && row >= kLeastPixels) return Spreading::by_broadcast;
-  return order.planes == group && (group == 2 || group == 4) && order.lanes >= arithmetic.lanes
-             ? Spreading::in_registers
-             : Spreading::in_memory;
+  const bool fits = group == 2 || group == 4 || (group == 8 && arithmetic.lanes > 8);
+  return order.planes == group && fits && order.lanes >= arithmetic.lanes ? Spreading::in_registers
+                                                                         : Spreading::in_memory;
 }
 
 const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic) {

@@ -252,10 +252,11 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
 // Accumulators, weights and a pixel fill 16 registers. What is spread takes one for its index, and
 // GCC 12 another, also where a pixel is broadcast.
 template <TapKind kind, int taps>
-constexpr int kMaxRunPixels = 15 - taps -
-                              (kind == TapKind::spread      ? 2
-                               : kind == TapKind::broadcast ? 1
-                                                            : 0);
+constexpr int kMaxRunPixels = [] {
+  constexpr bool spreads = kind == TapKind::spread, broadcasts = kind == TapKind::broadcast;
+  if (kRegisters > 16 && (spreads || broadcasts)) return 17 - taps;
+  return 15 - taps - (spreads ? 2 : broadcasts ? 1 : 0);
+}();
 
 template <class From, class To, TapKind kind, int most, int... pixels>
 constexpr std::array<LanePixels<From, To>, sizeof...(pixels)> lane_runs_by_pixels(

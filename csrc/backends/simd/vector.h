@@ -22,6 +22,9 @@ constexpr int kBytes = CONVTBW_VECTOR_BYTES;
 // Generic vectors as wide as AVX-512's stand for these.
 constexpr int kRegisters = kBytes == 64 ? 32 : 16;
 
+// The most lanes of 32 bits of a group that are spread in registers.
+constexpr int kMaxSpreadGroup = kBytes == 64 ? 8 : 4;
+
 // How often loops over vectors are unrolled: wholly, for accumulators to stay in registers, or not.
 constexpr int kUnroll = CONVTBW_UNROLL;
 
@@ -280,10 +283,10 @@ CONVTBW_INLINE Dealt<float> load_dealt(const float16* p) {
 
 // By group and plane: which lanes each lane l takes, l - l % group + plane.
 struct SpreadIndex {
-  alignas(kBytes) uint32_t lanes[5][4][kLanes<uint32_t>]{};
+  alignas(kBytes) uint32_t lanes[kMaxSpreadGroup + 1][kMaxSpreadGroup][kLanes<uint32_t>]{};
 
   constexpr SpreadIndex() {
-    for (uint32_t group = 2; group <= 4; group += 2)
+    for (uint32_t group = 2; group <= kMaxSpreadGroup; group *= 2)
       for (uint32_t plane = 0; plane < group; ++plane)
         for (uint32_t l = 0; l < kLanes<uint32_t>; ++l)
           lanes[group][plane][l] = l - l % group + plane;
@@ -291,12 +294,12 @@ struct SpreadIndex {
 };
 constexpr SpreadIndex kSpreadIndex;
 
-// The lanes of such an index, with groups within 128 bits: by one instruction, not two.
+// The lanes of such an index: by one instruction, not two.
 CONVTBW_INLINE Floats spread_lanes(Floats v, Words index) {
 #if defined(__AVX512F__)
-  return _mm512_permutevar_ps(v, reinterpret_cast<__m512i>(index));
+  return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(index), v);
 #elif defined(__AVX2__)
-  return _mm256_permutevar_ps(v, reinterpret_cast<__m256i>(index));
+  return _mm256_permutevar_ps(v, reinterpret_cast<__m256i>(index));  // within 128 bits
 #else
   return __builtin_shuffle(v, index);
 #endif
