@@ -35,4 +35,11 @@ bool groups_fill_vectors(const Problem& p, int64_t lanes) {
   return row >= kLongRow || (g.rank < 3 && taps <= 9 && row >= kShortRow);
 }
 
+bool groups_share_vectors(const Problem& p, int64_t lanes) {
+  const Geometry& g = p.geometry;
+  const int64_t group = g.x_channels;
+  const bool fits = group == 2 || group == 4 || (group == 8 && lanes > 8);
+  return fits && g.y_channels == group && g.groups * group >= lanes && p.dtype != Dtype::f64;
+}
+
 }  // namespace convtbw

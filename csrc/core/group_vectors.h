@@ -9,4 +9,8 @@ namespace convtbw {
 // where it lies, and nothing is packed. Channels last, groups of few channels.
 bool groups_fill_vectors(const Problem& problem, int64_t lanes);
 
+// Whether those of several whole groups are in a vector, with as many channels on both sides, so
+// that what meets them is spread in a register.
+bool groups_share_vectors(const Problem& problem, int64_t lanes);
+
 }  // namespace convtbw

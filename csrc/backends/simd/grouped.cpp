@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/group_vectors.h"
+
 namespace convtbw::simd {
 
 LaneOrder spread_order(const Geometry& g, Role lane_role) {
@@ -10,15 +12,15 @@ LaneOrder spread_order(const Geometry& g, Role lane_role) {
   return {g.groups * lanes, lanes, lanes_on_y ? g.x_channels : g.y_channels};
 }
 
-Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int64_t row) {
+Spreading spreading_of(const Problem& problem, const LaneOrder& order, const Arithmetic& arithmetic,
+                       int64_t row) {
   // Pixels are the only sums of a vector: fewer do not hide the latency of a multiply-add.
   constexpr int64_t kLeastPixels = 5;
-  const int64_t group = order.group_lanes;
   if (!order.spread() || !arithmetic.spreading_in_registers.row[0]) return Spreading::in_memory;
-  if (group % arithmetic.lanes == 0 && row >= kLeastPixels) return Spreading::by_broadcast;
-  const bool fits = group == 2 || group == 4 || (group == 8 && arithmetic.lanes > 8);
-  return order.planes == group && fits && order.lanes >= arithmetic.lanes ? Spreading::in_registers
-                                                                         : Spreading::in_memory;
+  if (order.group_lanes % arithmetic.lanes == 0 && row >= kLeastPixels)
+    return Spreading::by_broadcast;
+  return groups_share_vectors(problem, arithmetic.lanes) ? Spreading::in_registers
+                                                         : Spreading::in_memory;
 }
 
 const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic) {

@@ -40,12 +40,13 @@ LaneOrder spread_order(const Geometry& geometry, Role lane_role);
 // by plane, in registers or, where a vector is of one group, by broadcasts. Time over that of
 // planes (Zen 3, float32 and bfloat16, 3x3 to 5x5, 7x7 to 56x56, 1-D and 3-D):
 // - in registers, groups of 2 and 4: channels last 0.4 to 0.75, weights gradients channels first
-//   0.45 to 0.8;
+//   0.45 to 0.8; of 8, 16 lanes (Zen 5): channels last 0.3 to 0.75;
 // - by broadcast, 1 to 6 channels beside 8 to 64, channels last (90 random layers, up to 7x7): 0.15
 //   to 1.0, 0.55 in the mean; rows of 4 and fewer 0.6 to 2.3. Weights gradients 0.2 to 1.0.
 enum class Spreading : uint8_t { in_memory, in_registers, by_broadcast };
 // `row`: results of one, or windows.
-Spreading spreading_of(const LaneOrder& order, const Arithmetic& arithmetic, int64_t row);
+Spreading spreading_of(const Problem& problem, const LaneOrder& order, const Arithmetic& arithmetic,
+                       int64_t row);
 
 // Those that spread, and what explain() says of them; nullptr and nothing where lanes are spread in
 // memory.

@@ -29,7 +29,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
     : DirectedPlan(problem, arithmetic),
       order_(spread_order(problem.geometry, problem.wanted)),
       axes_(phased_axes(problem)),
-      spreading_(spreading_of(order_, arithmetic, axes_[3].windows)),
+      spreading_(spreading_of(problem, order_, arithmetic, axes_[3].windows)),
       spreading_kernels_(spreading_kernels(spreading_, arithmetic)),
       parts_{order_.lanes, arithmetic.lanes},
       lanes_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),

@@ -39,7 +39,7 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       lane_role_(problem.geometry.y_channels >= problem.geometry.x_channels ? Role::y : Role::x),
       order_(spread_order(problem.geometry, lane_role_)),
       spreading_(lane_role_ == Role::y  // kernels spread x alone
-                     ? spreading_of(order_, arithmetic, problem.geometry.axes.back().y)
+                     ? spreading_of(problem, order_, arithmetic, problem.geometry.axes.back().y)
                      : Spreading::in_memory),
       spreading_kernels_(spreading_kernels(spreading_, arithmetic)),
       parts_{order_.lanes, arithmetic.lanes},

@@ -69,13 +69,14 @@ constexpr int64_t kSerialFlops = 500'000;
 // - 30 random layers, two dtypes (Ice Lake): wgrad of 5 to 15 channels first 0.18 to 1.1, 0.65 in
 //   the mean with 16 lanes, 0.5 to 1.0 with 8, of 4 0.5 to 1.7; of 9 to 15 channels last 0.2 to
 //   0.9, of 8 1.0 in the mean, of 5 to 7 0.6 to 2.0; fprop and dgrad of 12 0.7 to 1.0, of 8 and
-//   10 1.5.
+//   10 1.5; but wgrad of 8, channels first, 16 lanes that are spread in registers 0.99 to 2.0
+//   (Zen 5).
 bool few_channels_a_group(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (g.groups == 1 || more >= lanes) return false;
   if (p.wanted != Role::w) return few < 12;
-  return few < (p.x.channel == 1 || p.y.channel == 1 ? 9 : 5);
+  return groups_share_vectors(p, lanes) || few < (p.x.channel == 1 || p.y.channel == 1 ? 9 : 5);
 }
 
 bool dilated(const Geometry& g) {
@@ -308,7 +309,10 @@ bool dot_products(const Problem& p, int64_t lanes) {
 // 192 and more 0.9 to 1.0; 8 lanes: into 3 to 7 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of
 // grouped_data_plan, 340 layers of 2 to 64 groups of few channels: 16 lanes, into 4 and more 0.23
 // to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in
-// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2.
+// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2. But groups of 4
+// and 8 that are spread in registers, rows of fewer than 32 results, 16 lanes 1.02 to 3.1, 8 lanes
+// 1.0 to 2.5; of 32 and more 0.72 to 1.05, strides of fprop 0.74 to 1.25 (two threads of Zen 5, 80
+// layers, 2x2 to 7x7).
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   // What a vector of windows meets is a small part of a box: of 192 channels of 5x5x5 positions it
   // was all of it, and took 2.3 times as long.
@@ -335,6 +339,9 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
     return static_cast<double>(count) / static_cast<double>((count + lanes - 1) / lanes * lanes);
   };
   const double row_filled = filled(fprop ? row.y : row.x);
+  constexpr int64_t kLongRow = 32;
+  if (!pairs && into >= 4 && groups_share_vectors(p, lanes) && (fprop ? row.y : row.x) < kLongRow)
+    return false;
   if (few_channels_a_group(p, lanes))
     return into >= (pairs ? 2 : lanes > 8 ? 4 : 3) && row_filled > 0.6;
   if (few_channels(p, lanes) && into < (lanes > 8 ? 12 : 8))
