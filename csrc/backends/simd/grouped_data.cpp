@@ -30,14 +30,16 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       order_(spread_order(problem.geometry, problem.wanted)),
       axes_(phased_axes(problem)),
       spreading_(spreading_of(problem, order_, arithmetic, axes_[3].windows)),
-      spreading_kernels_(spreading_kernels(spreading_, arithmetic)),
+      pairs_channels_(pairs && spreading_ == Spreading::in_registers),
+      spreading_kernels_(spreading_kernels(spreading_, pairs_channels_ ? *pairs : arithmetic)),
+      planes_(pairs_channels_ ? order_.planes / 2 : order_.planes),
       parts_{order_.lanes, arithmetic.lanes},
       lanes_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       weights_pitch_(spreading_ == Spreading::by_broadcast ? parts_.width : lanes_pitch_),
-      pairs_(suits_pairs() ? pairs : nullptr),
+      pairs_(pairs_channels_ || suits_pairs() ? pairs : nullptr),
       side_(arithmetic, in_, order_, spreading_, ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
-            pairs_ || met_in_place(), least_whole(), pairs_),
+            rows_together() > 1 || met_in_place(), least_whole(), pairs_),
       weights_(problem.w, problem.wanted, order_) {
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
@@ -54,8 +56,8 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   choose_sizes();
   phases_ = box_phases(axes_, side_.strips());
   for (const BoxPhase& phase : phases_) {
-    taps_ += phase.taps * order_.planes;
-    most_taps_ = std::max(most_taps_, phase.taps * order_.planes);
+    taps_ += phase.taps * planes_;
+    most_taps_ = std::max(most_taps_, phase.taps * planes_);
   }
   w_lane_ = spreading_ == Spreading::by_broadcast ? taps_ : 1;
   overlapping_ = overlaps_by_half();
@@ -84,7 +86,7 @@ bool GroupedDataPlan::met_in_place() const {
         rows = std::max(rows, depth.sliding.taps * row.sliding.taps);
     for (const Phase& phase : axes_[3].phases)
       positions = std::max(positions, kPixels * phase.sliding.stride + phase.sliding.taps);
-    return in_.dtype == sum_dtype(in_.dtype) &&
+    return (pairs_channels_ || in_.dtype == sum_dtype(in_.dtype)) &&
            rows * positions <= 8 * cache_sets(in_.stride[3] * element_bytes(in_.dtype));
   }
   if (in_.dtype == sum_dtype(in_.dtype)) return true;
@@ -165,34 +167,34 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
   const WeightsStrides& w = problem_.w;
   for (const BoxPhase& phase : phases_) {
     const auto& [axis0, axis1, axis2, axis3] = phase.axes;
-    const int64_t row = axis3->sliding.taps, second = axis2->tap_step * w.axes[1];
-    const int64_t together = pairs_ ? 2 : 1, rows = axis2->sliding.taps;
+    const int64_t row = axis3->sliding.taps, rows = axis2->sliding.taps;
+    const int64_t together = rows_together(), channels = pairs_channels_ ? 2 : 1;
+    const int64_t second = pairs_channels_ ? weights_.plane_stride() : axis2->tap_step * w.axes[1];
     to = packed +
-         (lanes_pitch_ + first * w_lane_ + phase.taps_before * order_.planes * weights_pitch_) *
-             unit();
-    for (int64_t plane = 0; plane < order_.planes; ++plane)
+         (lanes_pitch_ + first * w_lane_ + phase.taps_before * planes_ * weights_pitch_) * unit();
+    for (int64_t plane = 0; plane < planes_; ++plane)
       for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
         for (int64_t t1 = 0; t1 < rows; t1 += together, to += row * weights_pitch_ * unit()) {
           const int64_t tap = (axis1->tap + t0 * axis1->tap_step) * w.axes[0] +
                               (axis2->tap + t1 * axis2->tap_step) * w.axes[1] +
                               axis3->tap * w.axes[2];
           const char* const from = static_cast<const char*>(operands.data.w) +
-                                   (plane * weights_.plane_stride() + tap) * bytes;
-          weights_.for_each_piece(first, count,
-                                  [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                                    Copy call{from + offset * bytes,
-                                              axis3->tap_step * w.axes[2],
-                                              stride,
-                                              to + lane * unit(),
-                                              weights_pitch_,
-                                              1,
-                                              row,
-                                              lanes,
-                                              lane + lanes == count ? zeros : 0};
-                                    call.halves = t1 + 1 < rows ? Halves::both : Halves::first;
-                                    call.second = second;
-                                    copy(call);
-                                  });
+                                   (plane * channels * weights_.plane_stride() + tap) * bytes;
+          weights_.for_each_piece(
+              first, count, [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
+                Copy call{from + offset * bytes,
+                          axis3->tap_step * w.axes[2],
+                          stride,
+                          to + lane * unit(),
+                          weights_pitch_,
+                          1,
+                          row,
+                          lanes,
+                          lane + lanes == count ? zeros : 0};
+                call.halves = pairs_channels_ || t1 + 1 < rows ? Halves::both : Halves::first;
+                call.second = second;
+                copy(call);
+              });
         }
   }
 }
@@ -207,7 +209,7 @@ int64_t GroupedDataPlan::taps_apart(const BoxPhase& phase, const LaneView& view,
                                     const Region& region, int64_t along) const {
   if (region.windows.count[along] < kMinRunPixels || region.taps[along] < kMinRunTaps) return 0;
   const auto [offset, window, tap] = phase.footings[along];
-  if (window % tap != 0 || (pairs_ && along == 2)) return 0;
+  if (window % tap != 0 || (rows_together() > 1 && along == 2)) return 0;
   const int64_t apart = window / tap, longest = ceil_div(region.taps[along], apart);
   if (longest < kMinRunTaps) return 0;
   const bool halves = element_bytes(side_.dtype()) == 2;
@@ -223,13 +225,13 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
                                 int64_t along, LaneTapRun* runs, LaneRow& row) const {
   const int64_t apart = taps_apart(phase, view, region, along);
   PerAxis<int64_t> a_step{}, w_step{};
-  const int64_t together = pairs_ ? 2 : 1;  // rows of weights
+  const int64_t together = rows_together();
   w_step[3] = weights_pitch_;
   w_step[2] = w_step[3] * phase.axes[3]->sliding.taps;
   w_step[1] = w_step[2] * ceil_div(phase.axes[2]->sliding.taps, together);
   for (int a = 1; a < kBoxRank; ++a) a_step[a] = phase.footings[a].tap * view.stride[a];
   row.second = a_step[2];
-  const int64_t planes = order_.planes, a_plane = view.plane;
+  const int64_t a_plane = view.plane;
   const int64_t w_plane = w_step[1] * phase.axes[1]->sliding.taps;
   const int64_t taps = region.taps[along];
   const int64_t longest = apart ? ceil_div(taps, apart) : 1;
@@ -246,7 +248,7 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
     // As even as can be.
     const int64_t all = apart ? ceil_div(taps - first, apart) : 1;
     const int64_t pieces = ceil_div(all, row.most_taps), least = all / pieces, more = all % pieces;
-    for (int64_t p = 0; p < planes; ++p)
+    for (int64_t p = 0; p < planes_; ++p)
       for (int64_t t1 = begin[1]; t1 < end[1]; ++t1)
         for (int64_t t2 = begin[2], rows; t2 < end[2]; t2 += rows) {
           int64_t a = p * a_plane + t1 * a_step[1] + t2 * a_step[2] + begin[3] * a_step[3];
@@ -304,9 +306,9 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
   for (const BoxPhase& phase : phases_) {
     const BoxRange windows = windows_of(box, phase);
     if (windows.empty()) continue;
-    row.w = packed + (lanes_pitch_ + phase.taps_before * order_.planes * weights_pitch_ +
-                      lanes.begin * w_lane_) *
-                         unit();
+    row.w = packed +
+            (lanes_pitch_ + phase.taps_before * planes_ * weights_pitch_ + lanes.begin * w_lane_) *
+                unit();
     row.w_lane = w_lane_;
     if (banded_) {
       row.a = view.data;

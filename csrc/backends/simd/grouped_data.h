@@ -23,6 +23,7 @@ class GroupedDataPlan : public DirectedPlan {
   int64_t most_band_rows() const;
   // Whether taps of neighbouring rows are multiplied in pairs.
   bool suits_pairs() const;
+  int64_t rows_together() const { return pairs_ && !pairs_channels_ ? 2 : 1; }
   bool met_in_place() const;
   double least_whole() const;
   void choose_sizes();
@@ -53,14 +54,16 @@ class GroupedDataPlan : public DirectedPlan {
   const LaneOrder order_;  // of the operand
   PerAxis<PhasedAxis> axes_;
   const Spreading spreading_;
+  const bool pairs_channels_;                        // whether planes are of pairs of channels
   const SpreadingKernels* const spreading_kernels_;  // or nullptr
+  const int64_t planes_;
   LaneParts parts_;
   const int64_t lanes_pitch_;  // units of all lanes
   // Packed weights: [tap][lane], or by broadcast [vector][tap][lane of it]. Units from one tap, and
   // from one lane, of whole vectors, to the next.
   const int64_t weights_pitch_;
   int64_t w_lane_;
-  const Arithmetic* pairs_;  // for rows of taps in pairs, or nullptr
+  const Arithmetic* pairs_;  // for rows of taps, or channels, in pairs, or nullptr
   LaneSide side_;
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase

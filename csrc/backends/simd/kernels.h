@@ -173,7 +173,8 @@ struct LaneBandFunctions {
 };
 
 // Which lanes of a vector of a the functions for spread lanes multiply by lane l: l - l % group +
-// plane, with groups of 2 or 4 lanes of 32 bits.
+// plane, with groups of 2, 4 or, with 16 lanes, 8 lanes of 32 bits. A plane may be of two lanes
+// each instead, pairs of bfloat16.
 struct SpreadLanes {
   int64_t group, plane;
 };
@@ -474,7 +475,7 @@ struct Winograd {
   bool (*results[2][2])(const WinogradResults&);  // by results - 2; whether all are finite
 };
 
-// Kernels that spread lanes of a, all of float32, themselves; c by Dtype.
+// Kernels that spread lanes of a, all of float32, or of pairs of bfloat16, themselves; c by Dtype.
 struct SpreadingKernels {
   void (*row[4])(const LaneRow&);
   LaneTapsFunctions taps;
@@ -501,7 +502,8 @@ struct Arithmetic {
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneSlidesFunctions lane_slides[4][4];
   LaneWindowsFunctions lane_windows[4][4];
-  SpreadingKernels spreading_in_registers, spreading_by_broadcast;  // empty for float64
+  // Empty for float64; of pairs rows in registers alone.
+  SpreadingKernels spreading_in_registers, spreading_by_broadcast;
   void (*spread)(const Spread&);
   void (*plane_rows[4])(const PlaneRows&);  // by Dtype of c
   void (*window_rows)(const WindowRows&);

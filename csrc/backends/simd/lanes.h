@@ -31,7 +31,7 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
-enum class TapKind { one, pair, spread, broadcast };
+enum class TapKind { one, pair, spread, spread_pair, broadcast };
 
 // How lanes of a are loaded: as they lie,
 template <TapKind kind>
@@ -100,7 +100,23 @@ struct TwoTaps {
   }
 };
 
-// or one of these: an infinity, multiplied by a tap that is not there, would be NaN.
+// two channels of bfloat16 that are spread with those of their groups,
+struct TwoChannels {
+  const Words index;
+
+  explicit TwoChannels(const SpreadLanes& lanes)
+      : index(load(kSpreadIndex.pairs[lanes.group][lanes.plane])) {}
+  CONVTBW_INLINE Words pixel(const bfloat16* p, int64_t) const {
+    return spread_pairs(&p->bits, index);
+  }
+  CONVTBW_INLINE Words pixel_of_run(const bfloat16* p, int64_t) const { return pixel(p, 0); }
+  static CONVTBW_INLINE Words weights(const float* w) { return TwoTaps::weights(w); }
+  static CONVTBW_INLINE Floats multiply_add(Words a, Words w, Floats sum) {
+    return Bfloat16Pairs::multiply_add(a, w, sum);
+  }
+};
+
+// or one of two taps: an infinity, multiplied by a tap that is not there, would be NaN.
 template <Halves halves>
 struct OneOfTwoTaps : OneTap<float> {
   static CONVTBW_INLINE Floats weights(const float* w) {
@@ -112,7 +128,9 @@ struct OneOfTwoTaps : OneTap<float> {
 // f(how a run's taps are multiplied)
 template <TapKind kind, class T, class F>
 CONVTBW_INLINE void with_taps_of(const LaneRow& row, const LaneTapRun& run, const F& f) {
-  if constexpr (kind != TapKind::pair)
+  if constexpr (kind == TapKind::spread_pair)
+    f(TwoChannels({row.group, run.plane}));
+  else if constexpr (kind != TapKind::pair)
     f(OneTap<T, kind>({row.group, run.plane}));
   else if (run.halves == Halves::both)
     f(TwoTaps());
@@ -191,7 +209,7 @@ using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*
 // or broadcast takes another, what is spread two.
 template <class From, TapKind kind, int vectors>
 constexpr int kMaxPixels = [] {
-  constexpr bool spreads = kind == TapKind::spread || kind == TapKind::broadcast;
+  constexpr bool spreads = kind != TapKind::one && kind != TapKind::pair;
   if (vectors == 1) return 12;
   if (vectors == 4) return spreads ? 2 : 3;
   return sizeof(From) == 2 || spreads ? 6 : 7;
@@ -253,7 +271,8 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
 // GCC 12 another, also where a pixel is broadcast.
 template <TapKind kind, int taps>
 constexpr int kMaxRunPixels = [] {
-  constexpr bool spreads = kind == TapKind::spread, broadcasts = kind == TapKind::broadcast;
+  constexpr bool spreads = kind == TapKind::spread || kind == TapKind::spread_pair;
+  constexpr bool broadcasts = kind == TapKind::broadcast;
   if (kRegisters > 16 && (spreads || broadcasts)) return 17 - taps;
   return 15 - taps - (spreads ? 2 : broadcasts ? 1 : 0);
 }();

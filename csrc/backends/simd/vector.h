@@ -281,15 +281,20 @@ CONVTBW_INLINE Dealt<float> load_dealt(const float16* p) {
 }
 #endif
 
-// By group and plane: which lanes each lane l takes, l - l % group + plane.
+// By group and plane: which lanes each lane l takes, l - l % group + plane, and which pairs of them
+// it does where a plane is of pairs.
 struct SpreadIndex {
   alignas(kBytes) uint32_t lanes[kMaxSpreadGroup + 1][kMaxSpreadGroup][kLanes<uint32_t>]{};
+  alignas(kBytes) uint32_t pairs[kMaxSpreadGroup + 1][kMaxSpreadGroup / 2][kLanes<uint32_t>]{};
 
   constexpr SpreadIndex() {
     for (uint32_t group = 2; group <= kMaxSpreadGroup; group *= 2)
       for (uint32_t plane = 0; plane < group; ++plane)
-        for (uint32_t l = 0; l < kLanes<uint32_t>; ++l)
-          lanes[group][plane][l] = l - l % group + plane;
+        for (uint32_t l = 0; l < kLanes<uint32_t>; ++l) {
+          const uint32_t first = l - l % group;
+          lanes[group][plane][l] = first + plane;
+          if (plane < group / 2) pairs[group][plane][l] = first / 2 + plane;
+        }
   }
 };
 constexpr SpreadIndex kSpreadIndex;
@@ -302,6 +307,19 @@ CONVTBW_INLINE Floats spread_lanes(Floats v, Words index) {
   return _mm256_permutevar_ps(v, reinterpret_cast<__m256i>(index));  // within 128 bits
 #else
   return __builtin_shuffle(v, index);
+#endif
+}
+
+// The words that hold two elements of 16 bits each, of as many as a vector has lanes, by an index.
+CONVTBW_INLINE Words spread_pairs(const uint16_t* p, Words index) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(
+      _mm512_permutexvar_epi32(reinterpret_cast<__m512i>(index),
+                               _mm512_castsi256_si512(*reinterpret_cast<const __m256i_u*>(p))));
+#else
+  Words pairs{};
+  __builtin_memcpy(&pairs, p, kBytes / 2);
+  return __builtin_shuffle(pairs, index);
 #endif
 }
 
