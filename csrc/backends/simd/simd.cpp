@@ -309,10 +309,11 @@ bool dot_products(const Problem& p, int64_t lanes) {
 // 192 and more 0.9 to 1.0; 8 lanes: into 3 to 7 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of
 // grouped_data_plan, 340 layers of 2 to 64 groups of few channels: 16 lanes, into 4 and more 0.23
 // to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in
-// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2. But groups of 4
-// and 8 that are spread in registers, rows of fewer than 32 results, 16 lanes 1.02 to 3.1, 8 lanes
-// 1.0 to 2.5; of 32 and more 0.72 to 1.05, strides of fprop 0.74 to 1.25 (two threads of Zen 5, 80
-// layers, 2x2 to 7x7).
+// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2. But groups that
+// are spread in registers (two threads of Zen 5, 2x2 to 7x7): of 4 and 8, rows of fewer than 32
+// results, 16 lanes 1.02 to 3.1, 8 lanes 1.0 to 2.5, of 32 and more 0.72 to 1.05, strides of fprop
+// 0.74 to 1.25; pairs, of 2 1.4 to 3.7 (3x3 of 64 0.9), of 4 below 64 results 1.1 to 2.8, of 8
+// below 32 1.2 to 1.9, of more 0.75 to 1.1.
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   // What a vector of windows meets is a small part of a box: of 192 channels of 5x5x5 positions it
   // was all of it, and took 2.3 times as long.
@@ -339,8 +340,10 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
     return static_cast<double>(count) / static_cast<double>((count + lanes - 1) / lanes * lanes);
   };
   const double row_filled = filled(fprop ? row.y : row.x);
-  constexpr int64_t kLongRow = 32;
-  if (!pairs && into >= 4 && groups_share_vectors(p, lanes) && (fprop ? row.y : row.x) < kLongRow)
+  constexpr int64_t kLongRow = 32, kManyResults = 256;
+  const int64_t results = fprop ? row.y : row.x;
+  if (groups_share_vectors(p, lanes) &&
+      (pairs ? into * results < kManyResults : into >= 4 && results < kLongRow))
     return false;
   if (few_channels_a_group(p, lanes))
     return into >= (pairs ? 2 : lanes > 8 ? 4 : 3) && row_filled > 0.6;
