@@ -29,7 +29,8 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 # and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
-    "run of taps": r"::lane_runs<(?:float|double), .*TapKind\)[023], \d+, (\d+), \w+>\(",
+    "run of taps": r"::lane_runs<(?:(?:float|double), .*TapKind\)[024]|.*bfloat16, .*TapKind\)3), "
+    r"\d+, (\d+), \w+>\(",
     "band": r"::band_of_windows<(?:float|double), \w+, (\d+), (\d+), \d, \w+>\(",
     "plane": r"::plane_tile<\w+, (\d+), (\d+), \w+>\(",
     "column": r"::plane_column<\w+, (\d+), \w+>\(",
@@ -190,6 +191,7 @@ def disassembly() -> str:
         *(("tile", target) for target in TARGETS),
         ("run of taps", "avx2"),
         ("run of taps", "avx512"),
+        ("run of taps", "avx512_bf16"),
         ("row of taps", "avx2"),
         ("band", "avx512"),
         ("plane", "avx2"),

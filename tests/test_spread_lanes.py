@@ -24,7 +24,7 @@ def spreading(target: str, group: tuple[int, int], partial: str, dtype: torch.dt
     planes, lanes = reversed(group) if partial == "dgrad" else group
     if dtype == torch.float64:
         return ""
-    if planes == lanes and lanes in (2, 4) and lanes < LANES[target]:
+    if planes == lanes and lanes in (2, 4, 8) and lanes < LANES[target]:
         return "spread in registers"
     if dtype == torch.bfloat16 and multiplies_pairs(target):
         return ""
@@ -54,7 +54,7 @@ def layers(group: tuple[int, int], data_format: str) -> tuple[Layer, ...]:
     return (
         # In every number of pieces of taps and of pixels.
         *(layer(3, 3 + taps * 3, kernel=(2, taps)) for taps in range(1, 14)),
-        *(layer(4, 2 + pixels, kernel=(3, 3), images=2) for pixels in range(1, 25)),
+        *(layer(4, 2 + pixels, kernel=(3, 3), images=2) for pixels in range(1, 31)),
         # With padding: windows of fewer taps at each end, or all of them.
         *(layer(6, 15, kernel=(3, k), padding=(1, k // 2)) for k in (3, 5, 7, 11)),
         layer(4, 3, kernel=(5, 9), padding=(4, 8)),
@@ -95,17 +95,18 @@ def test_values(target: str, group: tuple[int, int], data_format: str, dtype: to
             assert where in found[partial] <= {where, ""}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @GROUPS
 @every_target
 def test_what_is_not_finite_reaches_its_group_alone(
-    target: str, group: tuple[int, int], value: float
+    target: str, group: tuple[int, int], value: float, dtype: torch.dtype
 ) -> None:
     x_group, y_group = group
     extents = (1, CHANNELS[group], 6, 30)
     layer = Layer(extents, (3, 3), (1, 1), data_format="NXC", group=x_group, results=y_group)
     for column in (0, 6, 29):
-        x, w, y = layer.operands(torch.float32)
+        x, w, y = layer.operands(dtype)
         x[0, 2, column, x_group + 1] = value
         for partial in ("fprop", "wgrad"):
             call = call_of(partial, x, w.fill_(1), y.fill_(1), layer)

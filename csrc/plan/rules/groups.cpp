@@ -95,9 +95,12 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   channels, stride 1, 0.6 to 0.95, rows of 7 1.5 to 3.9, strides 0.7 to 2.8, of dgrad 1.1 to 2.8;
 //   16 channels by Winograd's filtering, fprop and dgrad 0.9 to 1.5, 1.16 in the mean, where simd
 //   broadcasts instead 0.6 to 1.1; channels last, wgrad of one tap of 64 0.5; 4 channels with
-//   strides, from 4 groups on, 0.5.
+//   strides, from 4 groups on, 0.5; 8 channels that are spread in registers (50 layers), fprop and
+//   dgrad 0.4 to 0.95, 0.65 in the mean, channels first too; wgrad of up to 2x2, channels last,
+//   rows of up to 28 windows 1.1 to 1.6, of others 0.5 to 1.1; one tap with strides, channels
+//   first, 1.3 but dgrad.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8;
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8, kMostWindows = 32;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
@@ -107,6 +110,9 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
+  if (zen_5 && few == 8 && groups_share_vectors(p, lanes_of(avx512)))
+    return channels_last ? p.wanted == Role::w && taps <= 4 && g.axes.back().y < kMostWindows
+                         : p.wanted != Role::x && one_tap(g) && strides;
   if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
