@@ -58,7 +58,8 @@ bool suits_bfloat16_kernels(const Problem& p) {
 //   in the mean, else 0.9; 24, 32 and 64 0.35 to 1.75, 0.9 in the mean; one tap of 16 to 32
 //   channels 1.1 to 4, of 64 0.55 to 1.85;
 // - wgrad of 8 channels 0.4 to 0.9, 3x3 and more with strides, rows of 32 windows and more, 1.15 to
-//   1.2; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are spread, 0.3.
+//   1.2; of 16, several images, 1.0 to 1.3; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are
+//   spread, 0.3.
 bool suits_bfloat16_grouped_kernels(const Problem& p) {
   constexpr int64_t kLongRow = 32;
   const Geometry& g = p.geometry;
@@ -66,6 +67,7 @@ bool suits_bfloat16_grouped_kernels(const Problem& p) {
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 ||
       channels != g.y_channels || !has_channels_last(p) || !unit_dilations(g))
     return false;
+  if (p.wanted == Role::w && channels == 16) return g.batch > 1 && g.taps() > 4;
   if (p.wanted == Role::w)
     return channels == 8 && !unit_strides(g) && g.taps() > 4 && g.axes.back().y >= kLongRow;
   if (groups_share_vectors(p, lanes_of(true))) return false;

@@ -98,7 +98,7 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   strides, from 4 groups on, 0.5; 8 channels that are spread in registers (50 layers), fprop and
 //   dgrad 0.4 to 0.95, 0.65 in the mean, channels first too; wgrad of up to 2x2, channels last,
 //   rows of up to 28 windows 1.1 to 1.6, of others 0.5 to 1.1; one tap with strides, channels
-//   first, 1.3 but dgrad.
+//   first, 1.3 but dgrad; wgrad of 16, channels last, up to 12 MB 1.1 to 1.45.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8, kMostWindows = 32;
   const Geometry& g = p.geometry;
@@ -109,6 +109,9 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
+  if (zen_5 && few == 16 && as_many && p.wanted == Role::w && channels_last && !far &&
+      !one_tap(g) && unit_dilations(g))
+    return true;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
   if (zen_5 && few == 8 && groups_share_vectors(p, lanes_of(avx512)))
     return channels_last ? p.wanted == Role::w && taps <= 4 && g.axes.back().y < kMostWindows
