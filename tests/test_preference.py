@@ -268,6 +268,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # broadcast
         assert served("convolution", 3, 56, 64, groups=4, data_format="NCX") == onednn_if(zen_5)
         assert served("convolution", 3, 14, 64, groups=4) == onednn_if(zen_5)
+        assert served("convolution", 3, 7, 64, groups=4, batch=16) == onednn_if(zen_5)
         assert served(weights, 3, 14, 64, groups=4) == onednn_if(zen_5)
         assert served(weights, 3, 112, 64, groups=4, batch=8) == "simd"  # Winograd
         assert served(weights, 3, 56, 64, groups=16, stride=2) == onednn_if(zen_3_or_4)

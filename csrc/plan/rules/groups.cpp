@@ -98,7 +98,8 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   strides, from 4 groups on, 0.5; 8 channels that are spread in registers (50 layers), fprop and
 //   dgrad 0.4 to 0.95, 0.65 in the mean, channels first too; wgrad of up to 2x2, channels last,
 //   rows of up to 28 windows 1.1 to 1.6, of others 0.5 to 1.1; one tap with strides, channels
-//   first, 1.3 but dgrad; wgrad of 16, channels last, up to 12 MB 1.1 to 1.45.
+//   first, 1.3 but dgrad; 16 channels, channels last, wgrad up to 12 MB 1.1 to
+//   1.45, fprop and dgrad that are not broadcast 1.04 to 1.5.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8, kMostWindows = 32;
   const Geometry& g = p.geometry;
@@ -144,6 +145,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!as_many) return false;
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
   if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
+  if (zen_5 && few == 16 && p.wanted == Role::y && !strides) return !broadcasts;
   if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !zen_5);
   return strides && few == 16 && g.rank > 1 && !far;
 }
