@@ -67,6 +67,8 @@ def layers(group: tuple[int, int], data_format: str) -> tuple[Layer, ...]:
         layer(3, 3, kernel=(3, 3), padding=(1, 1), images=20),
         # Pixels so far apart that few lie in the cache together: copied.
         layer(5, 14, kernel=(3, 3), padding=(1, 1), channels=512 // max(group) * group[0]),
+        # No vector is filled.
+        layer(6, 30, kernel=(3, 3), padding=(1, 1), channels=2 * group[0]),
         layer(300, kernel=(9,), padding=(4,)),
         layer(5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
     )

@@ -39,7 +39,7 @@ bool groups_share_vectors(const Problem& p, int64_t lanes) {
   const Geometry& g = p.geometry;
   const int64_t group = g.x_channels;
   const bool fits = group == 2 || group == 4 || (group == 8 && lanes > 8);
-  return fits && g.y_channels == group && g.groups * group >= lanes && p.dtype != Dtype::f64;
+  return fits && g.y_channels == group && p.dtype != Dtype::f64;
 }
 
 }  // namespace convtbw

@@ -9,8 +9,9 @@ namespace convtbw {
 // where it lies, and nothing is packed. Channels last, groups of few channels.
 bool groups_fill_vectors(const Problem& problem, int64_t lanes);
 
-// Whether those of several whole groups are in a vector, with as many channels on both sides, so
-// that what meets them is spread in a register.
+// Whether several whole groups fit in a vector, with as many channels on both sides, so that what
+// meets them is spread in a register. Time with planes in memory over that, where all groups
+// together fill no vector (Zen 5, 8 and 16 lanes): 0.95 to 2.1, 1.3 in the mean.
 bool groups_share_vectors(const Problem& problem, int64_t lanes);
 
 }  // namespace convtbw

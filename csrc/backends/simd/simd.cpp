@@ -342,7 +342,7 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   const double row_filled = filled(fprop ? row.y : row.x);
   constexpr int64_t kLongRow = 32, kManyResults = 256;
   const int64_t results = fprop ? row.y : row.x;
-  if (groups_share_vectors(p, lanes) &&
+  if (groups_share_vectors(p, lanes) && g.groups * into >= lanes &&
       (pairs ? into * results < kManyResults : into >= 4 && results < kLongRow))
     return false;
   if (few_channels_a_group(p, lanes))
