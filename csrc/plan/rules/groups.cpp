@@ -1,5 +1,6 @@
 // Groups of several channels in float32.
 #include <algorithm>
+#include <optional>
 
 #include "core/cpu.h"
 #include "core/group_vectors.h"
@@ -71,6 +72,29 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
          g.axes[2].y <= kShortRow && data_bytes_of_both(p) <= kMostBytes;
 }
 
+// Groups of 8 and 16 channels on both sides, if anything is said. Times of simd over oneDNN,
+// AVX-512 kernels of both, two threads of Zen 5, 140 layers, mostly in 2-D:
+// - 8, which are spread in registers: fprop and dgrad 0.4 to 0.95, 0.65 in the mean, but fprop of
+//   one tap with strides, channels first, 1.3, as is wgrad; wgrad, channels last, of up to 2x2,
+//   rows of up to 28 windows 1.1 to 1.6; of others 0.5 to 1.1;
+// - 16: channels first 0.97 to 1.35, one tap 0.5 to 0.8; channels last, wgrad up to 12 MB 1.1 to
+//   1.45, of more 0.55 to 1.0, fprop 1.04 to 1.5 but where simd broadcasts 0.75 to 1.13.
+std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 32, kFewTaps = 4;
+  const Geometry& g = p.geometry;
+  if (g.x_channels != g.y_channels) return {};
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const bool wgrad = p.wanted == Role::w, fprop = p.wanted == Role::y;
+  if (g.x_channels == 8) {
+    if (!channels_last) return p.wanted != Role::x && one_tap(g) && strides;
+    return wgrad && g.taps() <= kFewTaps && g.axes.back().y < kLongRow;
+  }
+  if (g.x_channels != 16 || one_tap(g) || !unit_dilations(g)) return {};
+  if (!channels_last) return g.rank == 2 ? std::optional(true) : std::nullopt;
+  if (wgrad) return data_bytes_of_both(p) <= kFarBytes;
+  return fprop && !strides ? std::optional(!groups_fill_vectors(p, lanes_of(true))) : std::nullopt;
+}
+
 // Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
 // filtering, without dilations if nothing is said. Times of simd over oneDNN, two threads of Zen 4,
 // 1000 random layers of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those
@@ -91,39 +115,28 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 //   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4. Where simd
 //   broadcasts (core/group_vectors.h), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
 //   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7;
-// - AVX-512 kernels of both, two threads of Zen 5, 700 random layers in 2-D: channels first, 8
-//   channels, stride 1, 0.6 to 0.95, rows of 7 1.5 to 3.9, strides 0.7 to 2.8, of dgrad 1.1 to 2.8;
-//   16 channels by Winograd's filtering, fprop and dgrad 0.9 to 1.5, 1.16 in the mean, where simd
-//   broadcasts instead 0.6 to 1.1; channels last, wgrad of one tap of 64 0.5; 4 channels with
-//   strides, from 4 groups on, 0.5; 8 channels that are spread in registers (50 layers), fprop and
-//   dgrad 0.4 to 0.95, 0.65 in the mean, channels first too; wgrad of up to 2x2, channels last,
-//   rows of up to 28 windows 1.1 to 1.6, of others 0.5 to 1.1; one tap with strides, channels
-//   first, 1.3 but dgrad; 16 channels, channels last, wgrad up to 12 MB 1.1 to
-//   1.45, fprop and dgrad that are not broadcast 1.04 to 1.5.
+// - AVX-512 kernels of both, two threads of Zen 5, 700 random layers in 2-D, beside what is said
+//   above: 16 channels by Winograd's filtering, fprop and dgrad, channels last, 0.9 to 1.5, 1.16 in
+//   the mean, where simd broadcasts instead 0.6 to 1.1; wgrad of one tap of 64 0.5; 4 channels with
+//   strides, from 4 groups on, 0.5.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100, kHalfVector = 8, kMostWindows = 32;
+  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
   if (few < 4) return false;
-  const bool zen_5 = avx512 && is_zen_5();
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
-  if (zen_5 && few == 16 && as_many && p.wanted == Role::w && channels_last && !far &&
-      !one_tap(g) && unit_dilations(g))
-    return true;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
-  if (zen_5 && few == 8 && groups_share_vectors(p, lanes_of(avx512)))
-    return channels_last ? p.wanted == Role::w && taps <= 4 && g.axes.back().y < kMostWindows
-                         : p.wanted != Role::x && one_tap(g) && strides;
+  const bool zen_5 = avx512 && is_zen_5();
+  if (zen_5)
+    if (const std::optional<bool> suits = suits_grouped_kernels_of_zen_5(p)) return *suits;
   if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
       avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
-  if (slides)
-    return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow &&
-           (strides || !zen_5 || g.axes.back().y <= kHalfVector);
+  if (slides) return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow;
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
@@ -137,7 +150,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   }
   if (!channels_last) {
     if (few != 8 || !as_many || far) return false;
-    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1 && !zen_5);
+    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1);
   }
   if (few >= 8 && one_tap(g)) return p.wanted != Role::w || few <= 32;
   if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
@@ -145,7 +158,6 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!as_many) return false;
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
   if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
-  if (zen_5 && few == 16 && p.wanted == Role::y && !strides) return !broadcasts;
   if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !zen_5);
   return strides && few == 16 && g.rank > 1 && !far;
 }
