@@ -206,11 +206,15 @@ def test_onednn_serves_where_it_is_faster() -> None:
     if not intel:
         assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
     assert served("convolution", 3, 56, 32) == second  # Winograd
-    few = onednn_if(intel or not avx512)
+    few = onednn_if(intel or zen_5 or not avx512)
     assert served("convolution", 3, 200, 16) == few
     assert served("convolution_backward_data", 3, 200, 16) == few
     if not intel:
-        assert served("convolution", 3, 112, 16) == "simd"
+        assert served("convolution", 3, 112, 16) == onednn_if(zen_5)
+        assert served("convolution", 3, 112, 16, data_format="NCX") == "simd"
+        small = {"stride": 2, "results": 16}
+        assert served("convolution", 4, 32, 64, **small) == onednn_if(zen_5)
+        assert served("convolution", 4, 64, 64, **small, batch=16) == "simd"
     assert served("convolution", 2, 32, 32, stride=2, axes=3) == onednn_if(avx512 and not zen_5)
     wide = {"dilation": 6, "data_format": "NCX"}
     assert served("convolution", 3, 32, 128, **wide) == onednn_if(avx512 and not zen_5)

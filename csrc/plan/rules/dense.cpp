@@ -305,6 +305,26 @@ bool transforms_outweigh(const Problem& p, bool avx512) {
   return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
 }
 
+// The same of one vector of channels on Zen 5 with AVX-512, beside what is said above. Times of
+// simd over oneDNN, two threads, 35 layers in 2-D:
+// - 3x3, 16 channels on both sides, channels last: fprop and dgrad 1.14 to 1.3 (200x200 0.9
+//   and 1.24), wgrad of several images 1.02 to 1.3, of one 0.7; channels first 0.87 to 1.18; more
+//   channels on a side 0.45 to 1.05, once 1.1;
+// - 4x4 of stride 2, fprop into 16 channels from 64 and more, rows of up to 20 windows 1.19
+//   to 1.5, wgrad 1.06 to 1.16; longer rows 0.82 to 1.09.
+bool transforms_outweigh_on_zen_5(const Problem& p) {
+  constexpr int64_t kOneVector = 16, kManyChannels = 64, kShortRow = 20;
+  const Geometry& g = p.geometry;
+  const Axis &rows = g.axes[1], &columns = g.axes[2];
+  if (g.rank != 2 || !unit_dilations(g) || g.y_channels != kOneVector || rows.k != columns.k)
+    return false;
+  if (unit_strides(g))
+    return g.x_channels == kOneVector && has_channels_last(p) && columns.k == 3 &&
+           (p.wanted != Role::w || g.batch > 1);
+  return p.wanted != Role::x && g.x_channels >= kManyChannels && columns.k == 4 &&
+         columns.y <= kShortRow;
+}
+
 // What transforms outweigh on Intel's CPUs with AVX-512, of any windows and with wgrad.
 // Times of simd over oneDNN, two threads of Ice Lake, 2-D, channels last: fprop and dgrad with up
 // to 32 channels on a side 0.95 to 1.6, 48 and more 0.65 to 1.1; wgrad with 16 1.5, with 32 1.0.
@@ -374,6 +394,7 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   if (avx512 && is_zen_5() && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
+           (avx512 && is_zen_5() && transforms_outweigh_on_zen_5(p)) ||
            (intel && outweighs_few_channels(p));
   if (intel && has_few_channels(p)) return false;  // suits_few_channels_kernels has decided
   if (p.geometry.rank < 3 && one_tap(p.geometry) && !unit_strides(p.geometry))
