@@ -293,6 +293,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 4, 4, 64, padded=False, **first) == onednn_if(not zen_5)
         assert served("convolution", 4, 8, 64, **first) == onednn_if(not zen_5)
         assert served("convolution", 4, 16, 64, **first) == "onednn"
+        assert served(data, 5, 56, 16, results=32, dilation=2, **first) == "onednn"
         many_absent = {"results": 40, "dilation": 2, "padded": False}
         assert served(data, 7, 56, 32, **many_absent, **first) == onednn_if(zen_3_or_4)
         assert served(data, 7, 112, 32, **many_absent, **first) == "simd"
