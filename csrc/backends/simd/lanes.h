@@ -33,6 +33,10 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
 
 enum class TapKind { one, pair, spread, spread_pair, broadcast };
 
+// Whether lanes meet others of their group than themselves.
+template <TapKind kind>
+constexpr bool kSpreads = kind != TapKind::one && kind != TapKind::pair;
+
 // How lanes of a are loaded: as they lie,
 template <TapKind kind>
 struct LaneLoads {
@@ -101,7 +105,7 @@ struct TwoTaps {
 };
 
 // two channels of bfloat16 that are spread with those of their groups,
-struct TwoChannels {
+struct TwoChannels : TwoTaps {
   const Words index;
 
   explicit TwoChannels(const SpreadLanes& lanes)
@@ -110,10 +114,6 @@ struct TwoChannels {
     return spread_pairs(&p->bits, index);
   }
   CONVTBW_INLINE Words pixel_of_run(const bfloat16* p, int64_t) const { return pixel(p, 0); }
-  static CONVTBW_INLINE Words weights(const float* w) { return TwoTaps::weights(w); }
-  static CONVTBW_INLINE Floats multiply_add(Words a, Words w, Floats sum) {
-    return Bfloat16Pairs::multiply_add(a, w, sum);
-  }
 };
 
 // or one of two taps: an infinity, multiplied by a tap that is not there, would be NaN.
@@ -209,10 +209,9 @@ using LanePixels = void (*)(const LaneRow&, const From*, const T*, const T*, To*
 // or broadcast takes another, what is spread two.
 template <class From, TapKind kind, int vectors>
 constexpr int kMaxPixels = [] {
-  constexpr bool spreads = kind != TapKind::one && kind != TapKind::pair;
   if (vectors == 1) return 12;
-  if (vectors == 4) return spreads ? 2 : 3;
-  return sizeof(From) == 2 || spreads ? 6 : 7;
+  if (vectors == 4) return kSpreads<kind> ? 2 : 3;
+  return sizeof(From) == 2 || kSpreads<kind> ? 6 : 7;
 }();
 
 template <class From, class To, TapKind kind, int vectors, int... pixels>
@@ -273,10 +272,8 @@ void lane_runs(const LaneRow& row, const From* a, const T* w, const T* start, To
 template <TapKind kind, int taps>
 constexpr int kMaxRunPixels = [] {
   constexpr int kPositions = 16;
-  constexpr bool spreads = kind == TapKind::spread || kind == TapKind::spread_pair;
-  constexpr bool broadcasts = kind == TapKind::broadcast;
-  if (kRegisters > 16 && (spreads || broadcasts)) return kPositions + 1 - taps;
-  return 15 - taps - (spreads ? 2 : broadcasts ? 1 : 0);
+  if (kRegisters > 16 && kSpreads<kind>) return kPositions + 1 - taps;
+  return 15 - taps - (kind == TapKind::broadcast ? 1 : kSpreads<kind> ? 2 : 0);
 }();
 
 template <class From, class To, TapKind kind, int most, int... pixels>

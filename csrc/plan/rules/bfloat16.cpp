@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "core/cpu.h"
-#include "core/group_vectors.h"
 #include "plan/rules/problem_kinds.h"
 #include "plan/rules/rules.h"
 
@@ -53,26 +52,27 @@ bool suits_bfloat16_kernels(const Problem& p) {
 // Groups of as many channels on both sides in bfloat16 on the same CPUs, channels last. Times of
 // simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in 2-D of 2 to
 // 32 groups, k1 to k5:
-// - fprop and dgrad: 8 channels that are spread in registers 0.5 to 0.93, 0.65 in the mean, one tap
-//   too; others of 8 1.7 to 5.2, 16 0.8 to 2.3, 1.5 in the mean; 12 with strides 0.85 to 1.55, 1.3
-//   in the mean, else 0.9; 24, 32 and 64 0.35 to 1.75, 0.9 in the mean; one tap of 16 to 32
-//   channels 1.1 to 4, of 64 0.55 to 1.85;
+// - fprop and dgrad: 8 channels, which are spread in registers, 0.5 to 0.93, 0.65 in the mean, one
+//   tap too; 16 0.8 to 2.3, 1.5 in the mean; 12 with strides 0.85 to 1.55, 1.3 in the mean, else
+//   0.9; 24, 32 and 64 0.35 to 1.75, 0.9 in the mean; one tap of 16 to 32 channels 1.1 to 4, of 64
+//   0.55 to 1.85;
 // - wgrad of 8 channels 0.4 to 0.9, 3x3 and more with strides, rows of 32 windows and more, 1.15 to
 //   1.2; of 16, several images, 1.0 to 1.3; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are
 //   spread, 0.3.
 bool suits_bfloat16_grouped_kernels(const Problem& p) {
-  constexpr int64_t kLongRow = 32;
+  constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
   const int64_t channels = g.x_channels;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 ||
       channels != g.y_channels || !has_channels_last(p) || !unit_dilations(g))
     return false;
-  if (p.wanted == Role::w && channels == 16) return g.batch > 1 && g.taps() > 4;
-  if (p.wanted == Role::w)
-    return channels == 8 && !unit_strides(g) && g.taps() > 4 && g.axes.back().y >= kLongRow;
-  if (groups_share_vectors(p, lanes_of(true))) return false;
-  if (one_tap(g)) return channels >= 8 && channels <= 32;
-  return channels == 8 || channels == 16 || (channels == 12 && !unit_strides(g));
+  if (p.wanted == Role::w) {
+    if (g.taps() <= kFewTaps) return false;
+    return channels == 16 ? g.batch > 1
+                          : channels == 8 && !unit_strides(g) && g.axes.back().y >= kLongRow;
+  }
+  if (one_tap(g)) return channels > 8 && channels <= 32;
+  return channels == 16 || (channels == 12 && !unit_strides(g));
 }
 
 }  // namespace convtbw

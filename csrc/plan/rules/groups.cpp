@@ -72,6 +72,9 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
          g.axes[2].y <= kShortRow && data_bytes_of_both(p) <= kMostBytes;
 }
 
+// Beyond which data of AMD's CPUs are far.
+constexpr int64_t kFarBytes = 12 << 20;
+
 // Groups of 8 and 16 channels on both sides, if anything is said. Times of simd over oneDNN,
 // AVX-512 kernels of both, two threads of Zen 5, 140 layers, mostly in 2-D:
 // - 8, which are spread in registers: fprop and dgrad 0.4 to 0.95, 0.65 in the mean, but fprop of
@@ -80,7 +83,7 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 // - 16: channels first 0.97 to 1.35, one tap 0.5 to 0.8; channels last, wgrad up to 12 MB 1.1 to
 //   1.45, of more 0.55 to 1.0, fprop 1.04 to 1.5 but where simd broadcasts 0.75 to 1.13.
 std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
-  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 32, kFewTaps = 4;
+  constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
   if (g.x_channels != g.y_channels) return {};
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
@@ -120,7 +123,7 @@ std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
 //   the mean, where simd broadcasts instead 0.6 to 1.1; wgrad of one tap of 64 0.5; 4 channels with
 //   strides, from 4 groups on, 0.5.
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 12 << 20, kLongRow = 100;
+  constexpr int64_t kLongRow = 100;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
