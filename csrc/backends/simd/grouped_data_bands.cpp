@@ -35,7 +35,7 @@ bool GroupedDataPlan::suits_bands() const {
 // times as long as lane_row(). So do lines of several vectors, whose rows lie in few sets of the
 // first-level cache: 1.5 to 1.85 times, float16 of rows that are a multiple of 4096 bytes.
 bool GroupedDataPlan::meets_too_much() const {
-  constexpr int64_t kLine = 64, kWays = 12;
+  constexpr int64_t kWays = 12;
   const int64_t depth = problem_.geometry.axes[0].k, bytes = element_bytes(problem_.dtype);
   if (depth == 1 || in_.channel != 1) return false;
   int64_t lines = 0;

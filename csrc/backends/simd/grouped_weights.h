@@ -69,6 +69,7 @@ class GroupedWeightsPlan : public Plan {
   bool gains_pairing() const;
   bool outweighs_rows() const;
   bool gains_sliding() const;
+  bool gains_order() const;
   int64_t list_steps_ahead(const Side& x, const Side& y, const Region& region,
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
   void add_slid_phase(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
@@ -108,7 +109,7 @@ class GroupedWeightsPlan : public Plan {
   const Tensor x_tensor_, y_tensor_;
   LaneSide y_, x_;
   const LaneWeights weights_;
-  bool asks_ahead_;
+  bool asks_ahead_, in_order_;  // of memory; line by line
   std::vector<Columns> columns_;  // where windows overlap by half
   bool pairs_vectors_, slides_;
   int64_t chunks_, boxes_per_chunk_;

@@ -30,7 +30,6 @@ bool GroupedWeightsPlan::may_slide() const {
 // their lines to the next. Time of all taps over that of these where they do not, 256
 // and 512 channels of 28x28 to 56x56: 3x3 0.75 to 0.95; of more taps, outweighs_rows().
 bool GroupedWeightsPlan::rows_stay() const {
-  constexpr int64_t kLine = 64;
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
   // A vector of a whole line is met once for each phase.
   const bool once =
@@ -118,22 +117,32 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   int64_t ahead[kMaxAhead];
   call.a_ahead = ahead;
   // Vectors that meet the same lines of the cache.
-  const int64_t line_vectors = std::max<int64_t>(together, 64 / (parts_.width * y.bytes));
+  const int64_t line_vectors = std::max<int64_t>(together, kLine / (parts_.width * y.bytes));
   // Their calls take turns in asking: each asks for what one window in so many meets anew. Returns
   // in how many. All at once wait for each other: a core has few line fill buffers.
   const auto ask = [&](int64_t vector, int64_t row, int64_t call_of_rows, int64_t calls_of_rows) {
     const int64_t first = vector - vector % line_vectors;
     const int64_t calls = std::min(line_vectors, vectors.end - first) / together;
+    const int64_t every = calls_of_rows * calls;
     const int64_t index = call_of_rows * calls + (vector - first) / together;
     const int64_t lane = parts_.lane(lanes, vector), first_lane = parts_.lane(lanes, first);
-    const int64_t a_between = x_lane(x, lanes, lane, 0) - x_lane(x, lanes, first_lane, 0);
-    const int64_t rows_between = taps.rows[row].a - taps.rows[0].a;
+    // Where the first line to ask for lies.
+    int64_t a = x_lane(x, lanes, first_lane, 0) + index * call.a_step;
+    int64_t b = first_lane + index * call.b_step;
+    call.a_ahead_step = every * call.a_step;
+    call.b_ahead_step = every * call.b_step;
+    if (in_order_) {
+      call.a_ahead_step = call.b_ahead_step = kLine / y.bytes;
+      const int64_t asked = ceil_div(windows.end - windows.begin, every);  // by each call
+      a = b = (first_lane * y.bytes / kLine * every + index) * asked * call.b_ahead_step;
+    }
     for (int64_t i = 0; i < call.a_ahead_count; ++i)
-      ahead[i] = a_ahead[i] + index * call.a_step - a_between - rows_between;
-    call.b_ahead = b_ahead + index * call.b_step - (lane - first_lane);
-    return calls_of_rows * calls;
+      ahead[i] = a_ahead[i] + a - x_lane(x, lanes, lane, 0) - (taps.rows[row].a - taps.rows[0].a);
+    call.b_ahead = b_ahead + b - lane;
+    return every;
   };
   call.spread.group = order_.group_lanes;
+  call.ahead_to_first = in_order_;
   call.sums_vector = vector_sums_;
   call.sums_tap = phases * parts_.width;
   const auto add = [&](int64_t vector, int64_t tap, int64_t rows, int64_t width, int64_t every) {

@@ -192,9 +192,12 @@ struct LaneTaps {
   int64_t a_tap, a_step, b_step;
   void* sums;
   int64_t sums_vector;
-  // What is asked of memory beforehand: units behind each step of a, of b. None if b's are 0.
+  // What is asked of memory beforehand, nothing if b_ahead is 0: step i of a run asks for what lies
+  // (ahead_turn*steps + i)*a_ahead_step + a_ahead[...] units behind its first step; of b likewise.
+  // Into the first-level cache or else the second.
   const int64_t* a_ahead;
-  int64_t a_ahead_count, b_ahead;
+  int64_t a_ahead_count, b_ahead, a_ahead_step, b_ahead_step, ahead_turn;
+  bool ahead_to_first;
   SpreadLanes spread;
 };
 
@@ -225,10 +228,12 @@ struct LaneSlides {
   int64_t before, windows;
   void* sums;
   int64_t sums_vector, sums_tap;
-  // As of LaneTaps, but of one window in so many, from the first on; 0: nothing is asked.
+  // What is asked of memory beforehand, by one window in so many, or by none if 0: the i-th to ask
+  // asks for what lies i*a_ahead_step + a_ahead[...] units behind the first position; of b likewise.
   int64_t ahead_every;
   const int64_t* a_ahead;
-  int64_t a_ahead_count, b_ahead;
+  int64_t a_ahead_count, b_ahead, a_ahead_step, b_ahead_step;
+  bool ahead_to_first;
   SpreadLanes spread;
 };
 
