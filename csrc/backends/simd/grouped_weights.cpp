@@ -109,7 +109,7 @@ bool GroupedWeightsPlan::met_in_place() const {
 // where a volume's calls are so many that each asks for few pixels, far apart: 0.8 to 0.9 (3x3x3).
 bool GroupedWeightsPlan::gains_order() const {
   constexpr int64_t kFewSets = 8;
-  if (!x_.in_place() || order_.spread() || x_tensor_.stride[3] != order_.lanes ||
+  if (!x_.in_place() || order_.spread() || keeping() || x_tensor_.stride[3] != order_.lanes ||
       y_tensor_.stride[3] != order_.lanes || sliding_[2].stride * sliding_[3].stride > 1)
     return false;
   const int64_t step = order_.lanes * element_bytes(x_tensor_.dtype);

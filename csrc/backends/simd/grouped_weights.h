@@ -109,7 +109,7 @@ class GroupedWeightsPlan : public Plan {
   const Tensor x_tensor_, y_tensor_;
   LaneSide y_, x_;
   const LaneWeights weights_;
-  bool asks_ahead_, in_order_;  // of memory; line by line
+  bool asks_ahead_, in_order_;    // of memory; line by line
   std::vector<Columns> columns_;  // where windows overlap by half
   bool pairs_vectors_, slides_;
   int64_t chunks_, boxes_per_chunk_;

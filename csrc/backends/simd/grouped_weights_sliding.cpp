@@ -126,23 +126,23 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     const int64_t every = calls_of_rows * calls;
     const int64_t index = call_of_rows * calls + (vector - first) / together;
     const int64_t lane = parts_.lane(lanes, vector), first_lane = parts_.lane(lanes, first);
-    // Where the first line to ask for lies.
+    // Where what this call asks for begins.
     int64_t a = x_lane(x, lanes, first_lane, 0) + index * call.a_step;
     int64_t b = first_lane + index * call.b_step;
-    call.a_ahead_step = every * call.a_step;
-    call.b_ahead_step = every * call.b_step;
+    call.a_ahead_step = call.a_step;
+    call.b_ahead_step = call.b_step;
     if (in_order_) {
-      call.a_ahead_step = call.b_ahead_step = kLine / y.bytes;
-      const int64_t asked = ceil_div(windows.end - windows.begin, every);  // by each call
-      a = b = (first_lane * y.bytes / kLine * every + index) * asked * call.b_ahead_step;
+      // At most a line for each window that asks.
+      call.a_ahead_step = call.b_ahead_step = ceil_div(kLine / y.bytes, every);
+      const int64_t turn = first_lane * y.bytes / kLine * every + index;
+      a = b = turn * (windows.end - windows.begin) * call.b_ahead_step;
     }
-    for (int64_t i = 0; i < call.a_ahead_count; ++i)
-      ahead[i] = a_ahead[i] + a - x_lane(x, lanes, lane, 0) - (taps.rows[row].a - taps.rows[0].a);
+    a -= x_lane(x, lanes, lane, 0) + taps.rows[row].a - taps.rows[0].a;
+    for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] = a_ahead[i] + a;
     call.b_ahead = b_ahead + b - lane;
     return every;
   };
   call.spread.group = order_.group_lanes;
-  call.ahead_to_first = in_order_;
   call.sums_vector = vector_sums_;
   call.sums_tap = phases * parts_.width;
   const auto add = [&](int64_t vector, int64_t tap, int64_t rows, int64_t width, int64_t every) {

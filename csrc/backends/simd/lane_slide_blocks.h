@@ -25,15 +25,16 @@ template <TapKind kind, int vectors, int taps>
 constexpr int kBlockWindows =
     std::min(4, (kRegisters - 2 - (kind == TapKind::spread)) / vectors - taps);
 
-// Where it is time to, asks for what a later line meets; the window to ask at next, at most `end`.
-// a and b, which move on with each asking: where the line's first position and window lie.
+// Where it is time to, asks for what a later line meets, as far from a and b as windows are so many
+// steps; the window to ask at next, at most `end`. a and b: where the line's first position and
+// window lie.
 template <class A, class B>
-CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A*& a, const B*& b, int64_t window,
-                                 int64_t end) {
+CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A* a, int64_t a_step, const B* b,
+                                 int64_t b_step, int64_t window, int64_t end) {
   if (!call.ahead_every) return end;
-  ask_ahead(call, a, b);
-  a += call.a_ahead_step;
-  b += call.b_ahead_step;
+  for (int64_t i = 0; i < call.a_ahead_count; ++i)
+    __builtin_prefetch(a + window * a_step + call.a_ahead[i], 0, 2);
+  __builtin_prefetch(b + window * b_step + call.b_ahead, 0, 2);
   return smaller(end, window + call.ahead_every);
 }
 
@@ -92,10 +93,8 @@ void lane_slide_blocks(const LaneSlides& call) {
     const A* x = a + first * a_step;
     const B* y = b + first * b_step;
     const int64_t last = smaller(end - count, positions - most);
-    const A* a_ahead = a;
-    const B* b_ahead = b;
     for (int64_t stop = first; first <= last;) {
-      stop = ask_ahead(call, a_ahead, b_ahead, stop, last + 1);
+      stop = ask_ahead(call, a, call.a_ahead_step, b, call.b_ahead_step, stop, last + 1);
       for (; first < stop; first += count) {
         add_slide_block<count, T>(
             sums,

@@ -50,8 +50,8 @@ void lane_slides(const LaneSlides& call) {
       tile.windows[t] = Vector<T>{};
       if (t < call.before) tile.windows[t] = load(b - (t + 1) * b_step);
     }
-    const A* a_ahead = a[0];
-    const B* b_ahead = b;
+    const A* const first_a = a[0];
+    const B* const first_b = b;
     const auto next = [&] {
 #pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) a[r] += a_step;
@@ -60,7 +60,7 @@ void lane_slides(const LaneSlides& call) {
     const int64_t windows = smaller(call.positions, call.windows);
     int64_t i = 0;
     for (int64_t stop = 0; i < windows;) {
-      stop = ask_ahead(call, a_ahead, b_ahead, stop, windows);
+      stop = ask_ahead(call, first_a, call.a_ahead_step, first_b, call.b_ahead_step, stop, windows);
       for (; i < stop; ++i, next()) tile.step(loads, a, loaded(load(b)));
     }
     for (; i < call.positions; ++i, next()) tile.step(loads, a, Vector<T>{});

@@ -31,18 +31,6 @@ CONVTBW_INLINE void prefetch(const Element* p, int64_t step) {
       __builtin_prefetch(p + i * step + lane, write, write ? 3 : 2);
 }
 
-// What a step of LaneTaps or LaneSlides asks for.
-template <class Call, class A, class B>
-CONVTBW_INLINE void ask_ahead(const Call& call, const A* a, const B* b) {
-  if (call.ahead_to_first) {
-    for (int64_t i = 0; i < call.a_ahead_count; ++i) __builtin_prefetch(a + call.a_ahead[i]);
-    __builtin_prefetch(b + call.b_ahead);
-  } else {
-    for (int64_t i = 0; i < call.a_ahead_count; ++i) __builtin_prefetch(a + call.a_ahead[i], 0, 2);
-    __builtin_prefetch(b + call.b_ahead, 0, 2);
-  }
-}
-
 enum class TapKind { one, pair, spread, spread_pair, broadcast };
 
 // Whether lanes meet others of their group than themselves.
@@ -431,7 +419,15 @@ void lane_taps(const LaneTaps& call) {
       const A* a_ahead = a[0] + turn * call.a_ahead_step;
       const B* b_ahead = b + turn * call.b_ahead_step;
       for (; left > 0; --left, next()) {
-        ask_ahead(call, a_ahead, b_ahead);
+        if (call.ahead_to_first) {
+          for (int64_t i = 0; i < call.a_ahead_count; ++i)
+            __builtin_prefetch(a_ahead + call.a_ahead[i]);
+          __builtin_prefetch(b_ahead + call.b_ahead);
+        } else {
+          for (int64_t i = 0; i < call.a_ahead_count; ++i)
+            __builtin_prefetch(a_ahead + call.a_ahead[i], 0, 2);
+          __builtin_prefetch(b_ahead + call.b_ahead, 0, 2);
+        }
         a_ahead += call.a_ahead_step;
         b_ahead += call.b_ahead_step;
         sets_of[0].step(loads, a, a_tap, b);

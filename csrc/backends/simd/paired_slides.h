@@ -70,10 +70,10 @@ void paired_slides(const LaneSlides& call) {
     const auto both = [&](int r)
                           __attribute__((always_inline)) { return paired(a[r], a[r] + a_step); };
     const auto one = [&](int r) __attribute__((always_inline)) { return widen(a[r]); };
-    const uint16_t *a_ahead = a[0], *b_ahead = b;
+    const uint16_t *const first_a = a[0], *const first_b = b;
     const int64_t pairs_end = windows & ~1;
     for (int64_t i = 0, stop = 0; i < pairs_end;) {
-      stop = ask_ahead(call, a_ahead, b_ahead, stop, pairs_end);
+      stop = ask_ahead(call, first_a, a_step, first_b, b_step, stop, pairs_end);
       for (; i < stop; i += 2, next()) tile.step(both, paired(b, b + b_step));
     }
     for (; left > 0; next()) {
