@@ -193,7 +193,8 @@ struct LaneTaps {
   void* sums;
   int64_t sums_vector;
   // What is asked of memory beforehand, nothing if b_ahead is 0: step i of a run asks for what lies
-  // (ahead_turn*steps + i)*a_ahead_step + a_ahead[...] units behind its first step; of b likewise.
+  // (ahead_turn*(steps - 1) + i)*a_ahead_step + a_ahead[...] units behind its first step; of b
+  // likewise.
   // Into the first-level cache or else the second.
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead, a_ahead_step, b_ahead_step, ahead_turn;

@@ -415,7 +415,7 @@ void lane_taps(const LaneTaps& call) {
     };
     int64_t left = run->steps;
     if (call.b_ahead) {
-      const int64_t turn = call.ahead_turn * left;
+      const int64_t turn = call.ahead_turn * (left - 1);
       const A* a_ahead = a[0] + turn * call.a_ahead_step;
       const B* b_ahead = b + turn * call.b_ahead_step;
       for (; left > 0; --left, next()) {
