@@ -402,6 +402,9 @@ def test_what_lies_far(target: str, dtype: torch.dtype) -> None:
         last(12, 512, 28, 29, kernel=(3, 3), padding=(1, 1)),
         last(20, 256, 970, kernel=(5,), padding=(2,)),
         last(1, 64, 12, 80, 82, kernel=(3, 3, 3), padding=(1, 1, 1)),
+        # Copied, the next box while one is summed.
+        Layer((108, 256, 14, 14), (3, 3), (1, 1)),
+        Layer((40, 128, 1000), (15,), (7,)),
     ):
         operands = layer.operands(dtype)
         for partial in PARTIALS:

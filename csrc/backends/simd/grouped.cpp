@@ -194,6 +194,13 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
   return view;
 }
 
+BoxPrefetch LaneSide::prefetch(const void* data, const BoxRange& box, int64_t part,
+                               int64_t steps) const {
+  if (in_place_) return {};
+  const LaneParts::Range channels = channels_of(parts_.part(part));
+  return {packing_, data, box, channels.begin, channels.count, steps};
+}
+
 LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, char* memory) const {
   const LaneParts::Range range = parts_.part(part);
   if (in_place_)

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backends/simd/box.h"
+#include "backends/simd/box_prefetch.h"
 #include "backends/simd/edges.h"
 #include "backends/simd/phases.h"
 #include "core/problem.h"
@@ -112,6 +113,9 @@ class LaneSide {
 
   // `memory` for what is not read in place.
   LaneView view(const void* data, const BoxRange& box, int64_t part, char* memory) const;
+
+  // What brings what view() will read of such a box towards the caches; of nothing in place.
+  BoxPrefetch prefetch(const void* data, const BoxRange& box, int64_t part, int64_t steps) const;
 
   // Tap k of window u lies at position offset + (u - origin)*window + k*tap.
   const PerAxis<Strip>& strips() const { return packing_.strips; }

@@ -33,6 +33,19 @@ class GroupedWeightsPlan : public Plan {
     }
   };
 
+  // What is fetched of the next box while this one is summed, some of it with each call of a
+  // kernel.
+  struct Next {
+    BoxPrefetch x, y;
+    int64_t calls = 0;  // so far
+
+    void fetch() {
+      ++calls;
+      x.fetch();
+      y.fetch();
+    }
+  };
+
   // The taps that a region's windows meet.
   struct Taps {
     const LaneTapRow* rows;
@@ -56,9 +69,10 @@ class GroupedWeightsPlan : public Plan {
   int64_t x_lane(const Side& x, const LaneParts::Range& lanes, int64_t lane, int64_t plane) const;
   Taps list_taps(const Side& x, const Region& region, LaneTapRow* rows) const;
   void add(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-           const LaneTaps& runs, char* sums) const;
+           const LaneTaps& runs, Next& next, char* sums) const;
   void add_vectors(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-                   int64_t first, int64_t count, int together, LaneTaps call, char* sums) const;
+                   int64_t first, int64_t count, int together, LaneTaps call, Next& next,
+                   char* sums) const;
   // Whether dot products of neighbouring positions sum what slides.
   bool uses_pairs() const { return slides_ && keeping() != nullptr; }
   const Arithmetic* keeping() const;
@@ -74,17 +88,17 @@ class GroupedWeightsPlan : public Plan {
                            const LaneTapRow& first, int64_t* a_ahead, int64_t& b_ahead) const;
   void add_slid_phase(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
                       const Range& vectors, int together, const Range& windows, int64_t phase,
-                      LaneSlides call, char* sums) const;
+                      LaneSlides call, Next& next, char* sums) const;
   void add_slid_lines(const Side& x, const Side& y, const Taps& taps, const LaneParts::Range& lanes,
-                      const Range& windows, const LaneSlides& call, char* sums) const;
+                      const Range& windows, const LaneSlides& call, Next& next, char* sums) const;
   void add_sliding(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,
-                   LaneTapRow* rows, char* sums) const;
+                   LaneTapRow* rows, Next& next, char* sums) const;
   void add_regions(const Side& x, const Side& y, const BoxRange& box, const LaneParts::Range& lanes,
-                   LaneTapRow* rows, char* sums) const;
+                   LaneTapRow* rows, Next& next, char* sums) const;
   void add_overlapping(const Side& x, const Side& y, const BoxRange& box,
-                       const LaneParts::Range& lanes, char* sums) const;
+                       const LaneParts::Range& lanes, Next& next, char* sums) const;
   void add_overlapping_row(const Side& x, const Side& y, const Range& steps, const Range& windows,
-                           const LaneParts::Range& lanes, LaneWindows call, int rows,
+                           const LaneParts::Range& lanes, LaneWindows call, int rows, Next& next,
                            char* sums) const;
   void run_boxes(const Operands& operands, int64_t part, int64_t first_box, int64_t boxes,
                  bool by_positions, char* memory, char* sums) const;
@@ -110,6 +124,7 @@ class GroupedWeightsPlan : public Plan {
   LaneSide y_, x_;
   const LaneWeights weights_;
   bool asks_ahead_, in_order_;    // of memory; line by line
+  bool fetches_next_;             // box, while one is summed
   std::vector<Columns> columns_;  // where windows overlap by half
   bool pairs_vectors_, slides_;
   int64_t chunks_, boxes_per_chunk_;

@@ -30,7 +30,8 @@ void GroupedWeightsPlan::list_columns() {
 // Positions of a row of x and the windows that meet them.
 void GroupedWeightsPlan::add_overlapping_row(const Side& x, const Side& y, const Range& steps,
                                              const Range& windows, const LaneParts::Range& lanes,
-                                             LaneWindows call, int rows, char* sums) const {
+                                             LaneWindows call, int rows, Next& next,
+                                             char* sums) const {
   // What so many positions and their windows occupy stays in the first-level cache: of float32, 256
   // channels 8 steps, 64 32.
   constexpr int64_t kBytes = 32 << 10;
@@ -65,12 +66,14 @@ void GroupedWeightsPlan::add_overlapping_row(const Side& x, const Side& y, const
       call.b = b + begin * call.b_step * y.bytes;
       call.sums = sums + column * parts_.width * unit();
       functions.at[rows - 1][columns - 1](call);
+      next.fetch();
     }
   }
 }
 
 void GroupedWeightsPlan::add_overlapping(const Side& x, const Side& y, const BoxRange& box,
-                                         const LaneParts::Range& lanes, char* sums) const {
+                                         const LaneParts::Range& lanes, Next& next,
+                                         char* sums) const {
   const Sliding &depth = sliding_[1], &row = sliding_[2];
   const bool overlap = row.taps > 1;
   const int64_t sums_row = sliding_[3].taps * parts_.width;
@@ -101,7 +104,7 @@ void GroupedWeightsPlan::add_overlapping(const Side& x, const Side& y, const Box
     for (int64_t plane = 0; plane < order_.planes; ++plane) {
       call.a = x.view.data + (offset(position, x.view.stride) + plane * x.view.plane) * x.bytes;
       call.b = y.view.data + (offset(window, y.view.stride) + plane * y.view.plane) * y.bytes;
-      add_overlapping_row(x, y, steps(3), there(3), lanes, call, before && here ? 2 : 1,
+      add_overlapping_row(x, y, steps(3), there(3), lanes, call, before && here ? 2 : 1, next,
                           sums + (plane * taps_ * parts_.width + tap * sums_row) * unit());
     }
   };

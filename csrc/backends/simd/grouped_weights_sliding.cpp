@@ -93,7 +93,7 @@ bool GroupedWeightsPlan::gains_sliding() const {
 void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps& taps,
                                         const LaneParts::Range& lanes, const Range& vectors,
                                         int together, const Range& windows, int64_t phase,
-                                        LaneSlides call, char* sums) const {
+                                        LaneSlides call, Next& next, char* sums) const {
   const LaneSlidesFunctions& functions = slides();
   // Several rows share the windows, unless there is but one. Seven taps nearly hide the latency by
   // themselves, and x is read once instead of for each piece: with 16 registers 0.8 to 0.96 of the
@@ -157,6 +157,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
       call.spread.plane = plane;
       call.ahead_every = plane ? 0 : every;
       functions.at[together][rows][width](call);
+      next.fetch();
     }
   };
   for (int64_t piece = 0, tap = 0, width; piece < tap_pieces; ++piece, tap += width) {
@@ -182,7 +183,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
 // So many lanes at a time: what they read stays in the first-level cache, from phase to phase too.
 void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps& taps,
                                         const LaneParts::Range& lanes, const Range& windows,
-                                        const LaneSlides& call, char* sums) const {
+                                        const LaneSlides& call, Next& next, char* sums) const {
   constexpr int64_t kLanes = 32;
   const int64_t phases = taps_apart(sliding_[3]);
   for (int64_t first = 0, vector = 0; first < lanes.count; first += kLanes) {
@@ -194,16 +195,16 @@ void GroupedWeightsPlan::add_slid_lines(const Side& x, const Side& y, const Taps
       const bool pairs = pairs_vectors_ && phase_taps == kPairedSlidTaps;
       const int64_t paired = pairs ? vector + (whole - vector) / 2 * 2 : vector;
       if (vector < paired)
-        add_slid_phase(x, y, taps, lanes, {vector, paired}, 2, windows, phase, call, sums);
+        add_slid_phase(x, y, taps, lanes, {vector, paired}, 2, windows, phase, call, next, sums);
       if (paired < end)
-        add_slid_phase(x, y, taps, lanes, {paired, end}, 1, windows, phase, call, sums);
+        add_slid_phase(x, y, taps, lanes, {paired, end}, 1, windows, phase, call, next, sums);
     }
     vector = end;
   }
 }
 
 void GroupedWeightsPlan::add_sliding(const Side& x, const Side& y, const BoxRange& box,
-                                     const LaneParts::Range& lanes, LaneTapRow* rows,
+                                     const LaneParts::Range& lanes, LaneTapRow* rows, Next& next,
                                      char* sums) const {
   const auto add_region = [&](const Region& region) {
     const Taps taps = list_taps(x, region, rows);
@@ -223,7 +224,7 @@ void GroupedWeightsPlan::add_sliding(const Side& x, const Side& y, const BoxRang
       windows.begin = windows.end;
       windows.end += (all_end - windows.begin) / (pieces - piece);  // as even as can be
       const auto flush = [&] {
-        if (call.line_count) add_slid_lines(x, y, taps, lanes, windows, call, sums);
+        if (call.line_count) add_slid_lines(x, y, taps, lanes, windows, call, next, sums);
         call.line_count = 0;
       };
       region.for_each_line(3, [&](PerAxis<int64_t> u) {
