@@ -398,7 +398,7 @@ def test_what_lies_far(target: str, dtype: torch.dtype) -> None:
     for layer in (
         last(4, 144, 80, 80, kernel=(3, 3), padding=(1, 1)),
         last(2, 128, 130, 130, kernel=(4, 4), padding=(1, 1), stride=(2, 2)),
-        # In the order of memory: pixels that fall into few sets of the caches, and volumes.
+        # In the order of memory: pixels that fall into few sets of the caches; and volumes, not.
         last(12, 512, 28, 29, kernel=(3, 3), padding=(1, 1)),
         last(20, 256, 970, kernel=(5,), padding=(2,)),
         last(1, 64, 12, 80, 82, kernel=(3, 3, 3), padding=(1, 1, 1)),

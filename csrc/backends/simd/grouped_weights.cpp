@@ -108,9 +108,8 @@ bool GroupedWeightsPlan::met_in_place() const {
 // Whether lines of the cache that lie far away are better fetched in their order than each at the
 // pixel whose lanes come next: pixels that fall into few sets of the caches also fall into few of
 // the memory's channels. Time in order over time pixel by pixel, Zen 5, 8 and 16 lanes: pixels of
-// 512 bytes and multiples, 3x3 0.74 to 0.87 and 0.69 to 0.81, 5x5 0.93 and 0.99, 7x7 0.96 and 0.91;
-// 16 bits 0.8 to 1.05 and 0.75 to 1.0; of 256 0.8 to 1.3; others 0.95 to 1.35. With 8 lanes, too,
-// where a volume's calls are so many that each asks for few pixels, far apart: 0.8 to 0.9 (3x3x3).
+// 512 bytes and multiples, 3x3 0.75 to 0.87 and 0.82 to 0.9, 5x5 1.0 and 0.98, 7x7 1.02 and 0.9;
+// 16 bits 0.83 to 1.05; of 256 bytes 0.8 to 1.3; others 0.95 to 1.35; volumes 0.92 to 1.06.
 bool GroupedWeightsPlan::gains_order() const {
   constexpr int64_t kFewSets = 8;
   // All are read together: of 512 channels 0.86 to 0.96 of the time of parts, 5x5 and 7x7 too.
@@ -120,8 +119,7 @@ bool GroupedWeightsPlan::gains_order() const {
       sliding_[2].stride * sliding_[3].stride > 1)
     return false;
   const int64_t step = order_.lanes * element_bytes(x_tensor_.dtype);
-  if (sliding_[1].taps > 1) return arithmetic_.lanes <= 8 && step % kLine == 0;
-  return cache_sets(step) <= kFewSets;
+  return sliding_[1].taps == 1 && cache_sets(step) <= kFewSets;
 }
 
 void GroupedWeightsPlan::choose_sizes() {

@@ -129,13 +129,13 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     // Where what this call asks for begins.
     int64_t a = x_lane(x, lanes, first_lane, 0) + index * call.a_step;
     int64_t b = first_lane + index * call.b_step;
-    call.a_ahead_step = call.a_step;
-    call.b_ahead_step = call.b_step;
+    call.a_ahead_step = call.a_step * x.bytes;
+    call.b_ahead_step = call.b_step * y.bytes;
     if (in_order_) {
-      // At most a line for each window that asks.
-      call.a_ahead_step = call.b_ahead_step = ceil_div(kLine / y.bytes, every);
+      // At most a line for each window that asks: none is left out.
+      call.a_ahead_step = call.b_ahead_step = kLine / every;
       const int64_t turn = first_lane * y.bytes / kLine * every + index;
-      a = b = turn * (windows.end - windows.begin) * call.b_ahead_step;
+      a = b = turn * (windows.end - windows.begin) * call.b_ahead_step / y.bytes;
     }
     a -= x_lane(x, lanes, lane, 0) + taps.rows[row].a - taps.rows[0].a;
     for (int64_t i = 0; i < call.a_ahead_count; ++i) ahead[i] = a_ahead[i] + a;

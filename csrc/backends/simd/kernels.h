@@ -230,8 +230,8 @@ struct LaneSlides {
   void* sums;
   int64_t sums_vector, sums_tap;
   // What is asked of memory beforehand, by one window in so many, or by none if 0: window i asks
-  // for what lies i*a_ahead_step + a_ahead[...] units behind the first position; of b likewise.
-  // With pairs of bfloat16 a_ahead_step is a_step.
+  // for what lies i*a_ahead_step bytes and a_ahead[...] units behind the first position; of b
+  // likewise. With pairs of bfloat16 a_ahead_step is 2*a_step.
   int64_t ahead_every;
   const int64_t* a_ahead;
   int64_t a_ahead_count, b_ahead, a_ahead_step, b_ahead_step;

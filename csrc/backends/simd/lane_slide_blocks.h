@@ -25,16 +25,16 @@ template <TapKind kind, int vectors, int taps>
 constexpr int kBlockWindows =
     std::min(4, (kRegisters - 2 - (kind == TapKind::spread)) / vectors - taps);
 
-// Where it is time to, asks for what a later line meets, as far from a and b as windows are so many
-// steps; the window to ask at next, at most `end`. a and b: where the line's first position and
-// window lie.
+// Where it is time to, asks for what a later line meets; the window to ask at next, at most `end`.
+// a and b: where the line's first position and window lie, and bytes that asking moves on by a
+// window.
 template <class A, class B>
 CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A* a, int64_t a_step, const B* b,
                                  int64_t b_step, int64_t window, int64_t end) {
   if (!call.ahead_every) return end;
   for (int64_t i = 0; i < call.a_ahead_count; ++i)
-    __builtin_prefetch(a + window * a_step + call.a_ahead[i], 0, 2);
-  __builtin_prefetch(b + window * b_step + call.b_ahead, 0, 2);
+    __builtin_prefetch(reinterpret_cast<const char*>(a + call.a_ahead[i]) + window * a_step, 0, 2);
+  __builtin_prefetch(reinterpret_cast<const char*>(b + call.b_ahead) + window * b_step, 0, 2);
   return smaller(end, window + call.ahead_every);
 }
 

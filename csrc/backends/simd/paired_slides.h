@@ -73,7 +73,7 @@ void paired_slides(const LaneSlides& call) {
     const uint16_t *const first_a = a[0], *const first_b = b;
     const int64_t pairs_end = windows & ~1;
     for (int64_t i = 0, stop = 0; i < pairs_end;) {
-      stop = ask_ahead(call, first_a, a_step, first_b, b_step, stop, pairs_end);
+      stop = ask_ahead(call, first_a, 2 * a_step, first_b, 2 * b_step, stop, pairs_end);
       for (; i < stop; i += 2, next()) tile.step(both, paired(b, b + b_step));
     }
     for (; left > 0; next()) {
