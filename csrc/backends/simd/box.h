@@ -19,6 +19,8 @@ inline constexpr int kBoxRank = kMaxRank + 1;
 template <class T>
 using PerAxis = std::array<T, kBoxRank>;
 
+inline constexpr int64_t kLineBytes = 64;  // of the caches
+
 // A long pitch is an odd number of cache lines: what is one pitch apart then lies in different sets
 // of the cache.
 inline int64_t odd_lines(int64_t units) {

@@ -159,12 +159,10 @@ class LaneSide {
   std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
 };
 
-inline constexpr int64_t kLine = 64;  // bytes of one of the cache
-
 // In how many sets of the first-level cache (64 of 8 lines) positions so many bytes apart lie.
 inline int64_t cache_sets(int64_t step) {
   constexpr int64_t kSets = 64;
-  return std::min(kSets, kSets * kLine / std::gcd(step, kSets * kLine));
+  return std::min(kSets, kSets * kLineBytes / std::gcd(step, kSets * kLineBytes));
 }
 
 // The most positions that one window may meet anew and that are prefetched.

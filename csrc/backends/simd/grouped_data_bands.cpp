@@ -42,7 +42,8 @@ bool GroupedDataPlan::meets_too_much() const {
   for (const Phase& rows : axes_[2].phases)
     lines = std::max(lines, depth * (most_band_rows() + rows.sliding.taps));
   return data_bytes(problem_, operand_) > far_bytes().reads ||
-         (arithmetic_.lanes * bytes < kLine && lines > kWays * cache_sets(in_.stride[2] * bytes));
+         (arithmetic_.lanes * bytes < kLineBytes &&
+          lines > kWays * cache_sets(in_.stride[2] * bytes));
 }
 
 int64_t GroupedDataPlan::most_band_rows() const {

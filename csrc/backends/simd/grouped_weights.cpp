@@ -56,12 +56,13 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
          least_whole(), keeping()),
       weights_(problem.w, lane_role_, order_) {
-  asks_ahead_ = y_.in_place() && data_bytes_of_both(problem) > far_bytes().weights;
+  const bool far = data_bytes_of_both(problem) > far_bytes().weights;
+  asks_ahead_ = y_.in_place() && far;
   in_order_ = asks_ahead_ && gains_order();
   // Time with fetching over time without, channels first, Zen 5, 8 and 16 lanes: 7x7 and 14x14 0.56
   // to 0.89 and 0.84 to 0.9, 28x28 0.76 to 0.98 and 0.8 to 0.94, 1-D 0.81 to 0.88 and 0.79 to 1.0;
   // up to 12 MB 1.0 to 1.2. Where x alone is copied, channels last, 0.94 to 1.07.
-  fetches_next_ = x_tensor_.channel > 1 && data_bytes_of_both(problem) > far_bytes().weights;
+  fetches_next_ = x_tensor_.channel > 1 && far;
   choose_sizes();
   list_columns();
   pairs_vectors_ = gains_pairing();
@@ -201,7 +202,7 @@ void GroupedWeightsPlan::add(const Side& x, const Side& y, const Taps& taps,
     count = std::min(kLanes, lanes.count - first);
     // Vectors of half a cache line in pairs: two loads a cycle must not be of the same halves of
     // two lines (Zen 4: 1-D k31 2.6 ms one by one).
-    const bool halves = parts_.width * unit() < kLine && !spreading_kernels_;
+    const bool halves = parts_.width * unit() < kLineBytes && !spreading_kernels_;
     const int64_t pairs = halves ? count / (2 * parts_.width) : 0;
     if (pairs) add_vectors(x, y, taps, lanes, first / parts_.width, pairs, 2, runs, next, sums);
     const int64_t done = pairs * 2 * parts_.width, rest = ceil_div(count - done, parts_.width);
@@ -242,11 +243,11 @@ void GroupedWeightsPlan::add_vectors(const Side& x, const Side& y, const Taps& t
           call.sums =
               sums + (vector * vector_sums_ + (plane * taps_ + tap) * parts_.width) * unit();
           // Once for each line of the cache.
-          const bool ask = i + piece + plane == 0 && lane * y.bytes % kLine == 0;
+          const bool ask = i + piece + plane == 0 && lane * y.bytes % kLineBytes == 0;
           call.a_ahead_count = ask ? ahead_count : 0;
           call.b_ahead = ask ? b_ahead : 0;
           // In order, each call goes on where those of the lines before ended.
-          call.ahead_turn = in_order_ ? lane * y.bytes / kLine : 0;
+          call.ahead_turn = in_order_ ? lane * y.bytes / kLineBytes : 0;
           functions.at[together][rows][width](call);
           next.fetch();
         }
@@ -315,8 +316,8 @@ void GroupedWeightsPlan::add_regions(const Side& x, const Side& y, const BoxRang
     call.a_ahead = ahead;
     if (along == 3)
       call.a_ahead_count = list_steps_ahead(x, y, region, rows[0], ahead, call.b_ahead);
-    call.a_ahead_step = in_order_ ? kLine / x.bytes : call.a_step;
-    call.b_ahead_step = in_order_ ? kLine / y.bytes : call.b_step;
+    call.a_ahead_step = in_order_ ? kLineBytes / x.bytes : call.a_step;
+    call.b_ahead_step = in_order_ ? kLineBytes / y.bytes : call.b_step;
     call.ahead_to_first = in_order_;
     const int64_t max_piece = std::max(kMinSteps / 2, kMaxPiece / sliding_[along].stride);
     int64_t steps = 0;

@@ -33,7 +33,7 @@ bool GroupedWeightsPlan::rows_stay() const {
   const int64_t step = x_tensor_.stride[3] * sliding_[3].stride * element_bytes(x_tensor_.dtype);
   // A vector of a whole line is met once for each phase.
   const bool once =
-      parts_.width * unit() >= kLine && taps_apart(sliding_[3]) == 1 && !spreading_kernels_;
+      parts_.width * unit() >= kLineBytes && taps_apart(sliding_[3]) == 1 && !spreading_kernels_;
   return once || std::min(grid_.extent[3], kMaxPiece) <= 4 * cache_sets(step);
 }
 
@@ -117,7 +117,7 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
   int64_t ahead[kMaxAhead];
   call.a_ahead = ahead;
   // Vectors that meet the same lines of the cache.
-  const int64_t line_vectors = std::max<int64_t>(together, kLine / (parts_.width * y.bytes));
+  const int64_t line_vectors = std::max<int64_t>(together, kLineBytes / (parts_.width * y.bytes));
   // Their calls take turns in asking: each asks for what one window in so many meets anew. Returns
   // in how many. All at once wait for each other: a core has few line fill buffers.
   const auto ask = [&](int64_t vector, int64_t row, int64_t call_of_rows, int64_t calls_of_rows) {
@@ -133,8 +133,8 @@ void GroupedWeightsPlan::add_slid_phase(const Side& x, const Side& y, const Taps
     call.b_ahead_step = call.b_step * y.bytes;
     if (in_order_) {
       // At most a line for each window that asks: none is left out.
-      call.a_ahead_step = call.b_ahead_step = kLine / every;
-      const int64_t turn = first_lane * y.bytes / kLine * every + index;
+      call.a_ahead_step = call.b_ahead_step = kLineBytes / every;
+      const int64_t turn = first_lane * y.bytes / kLineBytes * every + index;
       a = b = turn * (windows.end - windows.begin) * call.b_ahead_step / y.bytes;
     }
     a -= x_lane(x, lanes, lane, 0) + taps.rows[row].a - taps.rows[0].a;
