@@ -33,8 +33,8 @@ CONVTBW_INLINE int64_t ask_ahead(const LaneSlides& call, const A* a, int64_t a_s
                                  int64_t b_step, int64_t window, int64_t end) {
   if (!call.ahead_every) return end;
   for (int64_t i = 0; i < call.a_ahead_count; ++i)
-    __builtin_prefetch(reinterpret_cast<const char*>(a + call.a_ahead[i]) + window * a_step, 0, 2);
-  __builtin_prefetch(reinterpret_cast<const char*>(b + call.b_ahead) + window * b_step, 0, 2);
+    ask_far<2, A>(reinterpret_cast<const char*>(a + call.a_ahead[i]) + window * a_step);
+  ask_far<2, B>(reinterpret_cast<const char*>(b + call.b_ahead) + window * b_step);
   return smaller(end, window + call.ahead_every);
 }
 
