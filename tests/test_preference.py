@@ -279,6 +279,36 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 1, 56, 128, groups=4) == "onednn"
         assert served(weights, 1, 56, 128, groups=2) == "simd"
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
+    if zen_5:
+        # Groups with dilations, and of as many channels on one side as not on the other.
+        data = "convolution_backward_data"
+        wide = {"channels": 256, "groups": 16, "dilation": 4, "batch": 8}
+        for kernel, extent, data_format, weights_too in (
+            (3, 20, "NXC", True), (3, 20, "NCX", False), (5, 20, "NCX", True),
+        ):  # fmt: skip
+            shape = {"kernel": kernel, "extent": extent, "data_format": data_format, **wide}
+            expected = onednn_if(data_format == "NXC" or kernel == 5)
+            assert served("convolution", **shape) == served(data, **shape) == expected
+            assert served(weights, **shape) == onednn_if(weights_too)
+        assert served(weights, 5, 14, 512, groups=32, dilation=4, batch=4) == "simd"
+        eight = {"channels": 256, "groups": 32, "batch": 8}
+        assert served("convolution", 5, 20, dilation=4, **eight) == "onednn"
+        assert served("convolution", 5, 56, dilation=2, **eight) == "simd"
+        assert served(weights, 5, 20, dilation=4, data_format="NCX", **eight) == "simd"
+        groups = {"kernel": 3, "extent": 28, "groups": 16, "batch": 8}
+        assert served("convolution", channels=80, results=160, **groups) == "onednn"
+        assert served("convolution", channels=80, results=256, **groups) == "simd"
+        assert served("convolution", channels=320, results=160, **groups) == "simd"
+        assert served(data, channels=160, results=80, **groups) == "onednn"
+        assert served(data, channels=64, results=80, **groups) == "simd"
+        assert served(weights, channels=80, results=160, **groups) == "onednn"
+        assert served(weights, channels=160, results=80, **groups) == "simd"
+        unequal = {"results": 160, "data_format": "NCX"}
+        assert served("convolution", channels=80, **groups, **unequal) == "simd"
+        few = {"data_format": "NCX", "batch": 8}
+        assert served(weights, 3, 112, 3, results=16, **few) == "onednn"
+        assert served(weights, 3, 112, 3, results=32, **few) == "simd"
+    if avx512 and not intel:
         # Data gradients, and others, channels first.
         data, first = "convolution_backward_data", {"data_format": "NCX"}
         assert served("convolution", 3, 1000, 64, axes=1, **first) == onednn_if(zen_3_or_4)

@@ -71,13 +71,15 @@ bool has_few_channels(const Problem& p) {
 //   0.65 to 0.9, and two threads of Zen 3, k3 and k4 of stride 2 into 16 to 96, 0.5 to 1.05;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
 //   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
-//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17;
+//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17; two threads of Zen 5, in 2-D, channels first,
+//   to 16 channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to 0.85;
 // - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
 //   (k5 0.7, k2 and strides 0.15 to 0.3), 3 channels 0.5 to 1.0; two threads of Zen 3, channels
-//   first 0.5 to 1.0; channels last, from 1 into 24 and more 0.4 to 1.07, 0.7 in the mean, into 16
-//   0.6 to 1.35; from 3 into 16 to 32 0.55 to 1.1, 0.8 in the mean, into 3 1.5;
+//   first 0.5 to 1.0, of Zen 5 from 3 into 8 1.1 to 1.2, into others 0.6 to 1.0; of Zen 3, channels
+//   last, from 1 into 24 and more 0.4 to 1.07, 0.7 in the mean, into 16 0.6 to 1.35; from 3 into 16
+//   to 32 0.55 to 1.1, 0.8 in the mean, into 3 1.5;
 // - one tap, channels first, 2 to 2 channels 0.06;
 // - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
 //   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1, into
@@ -110,12 +112,16 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (g.rank == 2 || !channels_last) return true;
     return !is_zen_3() && (g.x_channels == 1 || (taps == 27 && rows.stride == 1));
   }
+  if (avx512 && g.rank == 2 && !channels_last &&
+      (is_zen_5() ? g.y_channels != 16 : g.y_channels % 16 != 0))
+    return false;
   if (avx512)
     return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
   if (rows.dilation > 1 || columns.dilation > 1 || g.rank == 3) return false;
   if (is_zen_3() && (!channels_last || g.y_channels > (g.x_channels == 1 ? 16 : 8))) return false;
   if (channels_last && g.x_channels < 3) return g.x_channels == 1 || taps <= 25;
-  return g.x_channels == 3 && g.y_channels <= 32 && taps <= 16;
+  return g.x_channels == 3 && (channels_last ? g.y_channels <= 32 : g.y_channels == 8) &&
+         taps <= 16;
 }
 
 // One tap from many channels into few, channels last, which simd computes as products of rows.

@@ -75,24 +75,66 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 // Beyond which data of AMD's CPUs are far.
 constexpr int64_t kFarBytes = 12 << 20;
 
+// Groups of as many channels on one side as not on the other, channels last, whose vectors are
+// mostly those of several groups. Times of simd over oneDNN, AVX-512 kernels of both, two threads
+// of Zen 5, 66 random layers of 2 to 48 channels, 1-D to 3-D:
+// - fprop from up to 16 channels into 6 and more but no multiple of 16 0.9 to 7.7, 1.7 in the mean,
+//   of one tap from any 1.1 to 2.6; others 0.3 to 1.3, once 2.1;
+// - dgrad of up to 4 taps an axis from up to 24 channels into 5 and more but no multiple of 16 0.58
+//   to 3.2, 1.4 in the mean, of one tap from any 1.05 to 2.2; others 0.46 to 1.3, once 2.3;
+// - wgrad of 2 to 4 taps an axis, up to 12 channels of x beside more of y 0.74 to 4.3, 1.6 in the
+//   mean; others 0.3 to 1.45, once 2.1.
+bool suits_unequal_groups(const Problem& p) {
+  constexpr int64_t kLanes = 16, kMostTaps = 4;
+  const Geometry& g = p.geometry;
+  if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2)
+    return false;
+  const bool few_taps =
+      std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= kMostTaps; });
+  switch (p.wanted) {
+    case Role::y:
+      return g.y_channels >= 6 && g.y_channels % kLanes != 0 && (g.x_channels <= 16 || one_tap(g));
+    case Role::x:
+      return g.x_channels >= 5 && g.x_channels % kLanes != 0 && few_taps &&
+             (g.y_channels <= 24 || one_tap(g));
+    default:
+      return g.x_channels <= 12 && g.x_channels < g.y_channels && few_taps && !one_tap(g);
+  }
+}
+
 // Groups of 8 and 16 channels on both sides, if anything is said. Times of simd over oneDNN,
 // AVX-512 kernels of both, two threads of Zen 5, 140 layers, mostly in 2-D:
 // - 8, which are spread in registers: fprop and dgrad 0.4 to 0.95, 0.65 in the mean, but fprop of
 //   one tap with strides, channels first, 1.3, as is wgrad; wgrad, channels last, of up to 2x2,
 //   rows of up to 28 windows 1.1 to 1.6; of others 0.5 to 1.1;
 // - 16: channels first 0.97 to 1.35, one tap 0.5 to 0.8; channels last, wgrad up to 12 MB 1.1 to
-//   1.45, of more 0.55 to 1.0, fprop 1.04 to 1.5 but where simd broadcasts 0.75 to 1.13.
+//   1.45, of more 0.55 to 1.0, fprop 1.04 to 1.5 but where simd broadcasts 0.75 to 1.13;
+// - with dilations (50 more layers): 16, channels last, 0.9 to 2.9, 1.5 in the mean, channels first
+//   5x5 and 7x7 1.06 to 2.0, 3x3 0.7 to 1.6, but wgrad whose taps reach beyond the image 0.1 and
+//   0.2; 8 where they reach beyond half of it, channels last 0.94 to 2.2, fprop and dgrad of 5x5
+//   and 7x7, channels first, 1.1 to 1.55, of 3x3 0.7, wgrad 0.2 to 0.3; others 0.65 to 1.2.
 std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
-  if (g.x_channels != g.y_channels) return {};
+  if (g.x_channels != g.y_channels)
+    return suits_unequal_groups(p) ? std::optional(true) : std::nullopt;
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool wgrad = p.wanted == Role::w, fprop = p.wanted == Role::y;
+  if (!unit_dilations(g)) {
+    const bool gains = g.rank == 2 && !strides && (channels_last || g.axes.back().k >= 5);
+    // Beyond the image, or a part of it.
+    const auto reaches = [&](int64_t parts) {
+      return std::ranges::any_of(
+          g.axes, [&](const Axis& axis) { return parts * (axis.k - 1) * axis.dilation >= axis.x; });
+    };
+    if (g.x_channels == 8) return gains && reaches(2) && (channels_last || !wgrad);
+    return g.x_channels == 16 && gains ? std::optional(!wgrad || !reaches(1)) : std::nullopt;
+  }
   if (g.x_channels == 8) {
     if (!channels_last) return p.wanted != Role::x && one_tap(g) && strides;
     return wgrad && g.taps() <= kFewTaps && g.axes.back().y < kLongRow;
   }
-  if (g.x_channels != 16 || one_tap(g) || !unit_dilations(g)) return {};
+  if (g.x_channels != 16 || one_tap(g)) return {};
   if (!channels_last) return g.rank == 2 ? std::optional(true) : std::nullopt;
   if (wgrad) return data_bytes_of_both(p) <= kFarBytes;
   return fprop && !strides ? std::optional(!groups_fill_vectors(p, lanes_of(true))) : std::nullopt;
@@ -127,7 +169,6 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
-  if (few < 4) return false;
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
@@ -135,6 +176,7 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool zen_5 = avx512 && is_zen_5();
   if (zen_5)
     if (const std::optional<bool> suits = suits_grouped_kernels_of_zen_5(p)) return *suits;
+  if (few < 4) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =
