@@ -280,7 +280,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 1, 56, 128, groups=2) == "simd"
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
     if zen_5:
-        # Groups with dilations, and of as many channels on one side as not on the other.
+        # Groups with dilations, and with more channels on one side than on the other.
         data = "convolution_backward_data"
         wide = {"channels": 256, "groups": 16, "dilation": 4, "batch": 8}
         for kernel, extent, data_format, weights_too in (

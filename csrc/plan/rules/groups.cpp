@@ -75,9 +75,9 @@ bool suits_grouped_kernels_of_zen_3(const Problem& p) {
 // Beyond which data of AMD's CPUs are far.
 constexpr int64_t kFarBytes = 12 << 20;
 
-// Groups of as many channels on one side as not on the other, channels last, whose vectors are
-// mostly those of several groups. Times of simd over oneDNN, AVX-512 kernels of both, two threads
-// of Zen 5, 66 random layers of 2 to 48 channels, 1-D to 3-D:
+// Groups with more channels on one side than on the other, channels last, which simd spreads in
+// memory, as lanes of a vector are mostly those of several groups. Times of simd over oneDNN,
+// AVX-512 kernels of both, two threads of Zen 5, 66 random layers of 2 to 48 channels, 1-D to 3-D:
 // - fprop from up to 16 channels into 6 and more but no multiple of 16 0.9 to 7.7, 1.7 in the mean,
 //   of one tap from any 1.1 to 2.6; others 0.3 to 1.3, once 2.1;
 // - dgrad of up to 4 taps an axis from up to 24 channels into 5 and more but no multiple of 16 0.58
