@@ -49,26 +49,24 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
   if (!avx512) return false;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
-  const auto up_to = [&](int64_t k) {
-    return std::ranges::all_of(g.axes, [&](const Axis& axis) { return axis.k <= k; });
-  };
   if (is_intel()) {
     if (p.wanted == Role::w) return false;
     if (strides)
       return p.wanted == Role::y && channels_last && apart(g) && few >= 4 && more > 16 &&
              g.x_channels <= 64;
-    return (few >= 4 && more <= 16) || (few >= 32 && (channels_last || !one_tap(g)) && up_to(3));
+    return (few >= 4 && more <= 16) ||
+           (few >= 32 && (channels_last || !one_tap(g)) && taps_up_to(g, 3));
   }
   if (strides) {
     if (few < 8 || !unit_dilations(g)) return false;
     if (p.wanted == Role::y) return channels_last && !is_zen_5();
-    if (p.wanted == Role::x || !up_to(4)) return false;
-    if (channels_last) return (few <= 16 || !is_zen_5()) && (up_to(2) || !up_to(3));
-    return few == 16 && !up_to(3);
+    if (p.wanted == Role::x || !taps_up_to(g, 4)) return false;
+    if (channels_last) return (few <= 16 || !is_zen_5()) && (taps_up_to(g, 2) || !taps_up_to(g, 3));
+    return few == 16 && !taps_up_to(g, 3);
   }
-  if (few < 16 || !up_to(5)) return false;
+  if (few < 16 || !taps_up_to(g, 5)) return false;
   if (one_tap(g)) return channels_last && (p.wanted == Role::w || few >= 32);
-  return p.wanted != Role::w || (!up_to(4) && unit_dilations(g));
+  return p.wanted != Role::w || (!taps_up_to(g, 4) && unit_dilations(g));
 }
 
 // The functions up to suits_image_kernels are about problems in 2-D that oneDNN's kernels take in

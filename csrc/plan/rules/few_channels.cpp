@@ -112,11 +112,10 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (g.rank == 2 || !channels_last) return true;
     return !is_zen_3() && (g.x_channels == 1 || (taps == 27 && rows.stride == 1));
   }
-  if (avx512 && g.rank == 2 && !channels_last &&
-      (is_zen_5() ? g.y_channels != 16 : g.y_channels % 16 != 0))
-    return false;
-  if (avx512)
+  if (avx512) {
+    if (is_zen_5() && g.rank == 2 && !channels_last) return g.y_channels == 16 && taps >= 9;
     return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
+  }
   if (rows.dilation > 1 || columns.dilation > 1 || g.rank == 3) return false;
   if (is_zen_3() && (!channels_last || g.y_channels > (g.x_channels == 1 ? 16 : 8))) return false;
   if (channels_last && g.x_channels < 3) return g.x_channels == 1 || taps <= 25;

@@ -32,8 +32,8 @@ namespace {
 bool suits_grouped_kernels_of_intel(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  const bool wide = std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.k > 5; });
-  if (g.rank == 3 || few < 4 || wide || !unit_dilations(g) || !has_channels_last(p)) return false;
+  if (g.rank == 3 || few < 4 || !taps_up_to(g, 5) || !unit_dilations(g) || !has_channels_last(p))
+    return false;
   const bool strides = !unit_strides(g), one = one_tap(g), fprop = p.wanted == Role::y;
   constexpr int64_t kFewLanes = 24;
   if (p.wanted == Role::w) {
@@ -85,12 +85,11 @@ constexpr int64_t kFarBytes = 12 << 20;
 // - wgrad of 2 to 4 taps an axis, up to 12 channels of x beside more of y 0.74 to 4.3, 1.6 in the
 //   mean; others 0.3 to 1.45, once 2.1.
 bool suits_unequal_groups(const Problem& p) {
-  constexpr int64_t kLanes = 16, kMostTaps = 4;
+  constexpr int64_t kMostTaps = 4, kLanes = lanes_of(true);
   const Geometry& g = p.geometry;
   if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2)
     return false;
-  const bool few_taps =
-      std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k <= kMostTaps; });
+  const bool few_taps = taps_up_to(g, kMostTaps);
   switch (p.wanted) {
     case Role::y:
       return g.y_channels >= 6 && g.y_channels % kLanes != 0 && (g.x_channels <= 16 || one_tap(g));
@@ -116,8 +115,7 @@ bool suits_unequal_groups(const Problem& p) {
 std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
-  if (g.x_channels != g.y_channels)
-    return suits_unequal_groups(p) ? std::optional(true) : std::nullopt;
+  if (g.x_channels != g.y_channels) return {};
   const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
   const bool wgrad = p.wanted == Role::w, fprop = p.wanted == Role::y;
   if (!unit_dilations(g)) {
@@ -174,9 +172,10 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool as_many = few == more;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
   const bool zen_5 = avx512 && is_zen_5();
+  if (zen_5 && !as_many && suits_unequal_groups(p)) return true;
+  if (few < 4) return false;
   if (zen_5)
     if (const std::optional<bool> suits = suits_grouped_kernels_of_zen_5(p)) return *suits;
-  if (few < 4) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   const bool slides =

@@ -16,9 +16,12 @@ inline bool has_channels_last(const Problem& p) {
 // Of a vector of float32.
 constexpr int64_t lanes_of(bool avx512) { return avx512 ? 16 : 8; }
 
-inline bool one_tap(const Geometry& g) {
-  return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.k == 1; });
+// Along every axis.
+inline bool taps_up_to(const Geometry& g, int64_t most) {
+  return std::ranges::all_of(g.axes, [&](const Axis& axis) { return axis.k <= most; });
 }
+
+inline bool one_tap(const Geometry& g) { return taps_up_to(g, 1); }
 
 inline bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
