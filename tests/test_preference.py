@@ -111,16 +111,13 @@ if not intel:  # groups of 8 channels
     assert served(weights, 3, 28, 64, groups=8) == "onednn"
     assert served(weights, 3, 112, 128, groups=16) == "simd"  # far
     assert served(weights, 3, 28, 64, groups=8, data_format="NCX") == "simd"
-    assert served("convolution_backward_data", 3, 28, 64, groups=8, data_format="NCX") == "onednn"
-    assert served("convolution_backward_data", 3, 16, 64, groups=8, axes=3, stride=2) == "simd"
+    assert served("convolution_backward_data", 3, 28, 64, groups=8, data_format="NCX") == "simd"
     assert served("convolution", 3, 28, 64, groups=8) == "simd"
     assert served("convolution", 3, 1000, 64, groups=8, axes=1) == "simd"
     assert served("convolution", 1, 1000, 64, groups=8, axes=1) == "onednn"
-    assert served("convolution_backward_data", 3, 28, 64, groups=8) == "simd"
-    assert served("convolution_backward_data", 5, 14, 64, groups=8) == "onednn"
+    assert served("convolution_backward_data", 5, 14, 64, groups=8) == "simd"
     assert served(weights, 3, 56, 64, groups=8) == "simd"
     assert served(weights, 5, 56, 64, groups=8) == "onednn"
-    assert served("convolution_backward_data", 1, 56, 64, groups=8, data_format="NCX") == "simd"
 """
     environment = os.environ | {"CONVTBW_TARGET": "avx2"}
     command = [sys.executable, "-c", checks]
@@ -183,7 +180,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 1, 28, 64) == "onednn"
     assert served("convolution_backward_weights", 1, 90, 64) == "onednn"
     assert served("convolution_backward_weights", 1, 91, 64) == onednn_if(not zen_5)
-    assert served("convolution_backward_weights", 1, 46, 64, results=24) == onednn_if(not zen_5)
+    assert served("convolution_backward_weights", 1, 46, 64, results=24) == "simd"
     assert served("convolution_backward_weights", 1, 56, 64, stride=2) == "simd"
     assert served("convolution_backward_weights", 3, 28, 64) == "simd"
     assert served("convolution_backward_weights", 2, 224, 4, stride=2) == "onednn"
@@ -193,6 +190,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert many == onednn_if(zen_5)
     assert served("convolution_backward_weights", 2, 24, 256, **deep) == "simd"
     assert served("convolution_backward_weights", 2, 16, 128, **deep) == "simd"
+    assert served("convolution", 2, 32, 128, stride=2) == "simd"  # few pixels
     assert served("convolution", 1, 56, 64, stride=2, data_format="NCX") == "onednn"
     assert served("convolution", 1, 1000, 64, stride=2, axes=1) == "onednn"
     assert served("convolution_backward_data", 1, 56, 64, stride=2) == "simd"
@@ -213,21 +211,19 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 112, 16) == onednn_if(zen_5)
         assert served("convolution", 3, 112, 16, data_format="NCX") == "simd"
         small = {"stride": 2, "results": 16}
-        assert served("convolution", 4, 32, 64, **small) == onednn_if(zen_5)
+        assert served("convolution", 4, 32, 64, **small) == onednn_if(avx512)
         assert served("convolution", 4, 64, 64, **small, batch=16) == "simd"
     assert served("convolution", 2, 32, 32, stride=2, axes=3) == onednn_if(avx512 and not zen_5)
     wide = {"dilation": 6, "data_format": "NCX"}
     assert served("convolution", 3, 32, 128, **wide) == onednn_if(avx512 and not zen_5)
     assert served("convolution", 3, 32, 128, **wide | {"dilation": 12}) == "simd"
     # Groups of 8 channels.
-    wide_zen_4 = avx512 and not intel and not zen_5
-    assert served("convolution", 1, 28, 64, groups=8) == onednn_if(intel or wide_zen_4)
-    assert served("convolution", 3, 28, 64, groups=8) == onednn_if(intel or wide_zen_4)
+    assert served("convolution", 1, 28, 64, groups=8) == onednn_if(intel)
+    assert served("convolution", 3, 28, 64, groups=8) == onednn_if(intel)
     channels_first = {"groups": 8, "data_format": "NCX"}
-    assert served("convolution", 3, 28, 64, **channels_first) == onednn_if(avx512 and zen_3_or_4)
+    assert served("convolution", 3, 28, 64, **channels_first) == "simd"
     assert served("convolution", 3, 28, 64, groups=2) == "simd"
-    data = served("convolution_backward_data", 3, 28, 64, groups=8)
-    assert data == onednn_if(intel or wide_zen_4)
+    assert served("convolution_backward_data", 3, 28, 64, groups=8) == onednn_if(intel)
     weights = "convolution_backward_weights"
     assert served(weights, 3, 28, 64, groups=8) == onednn_if(intel or not avx512)
     assert served(weights, 3, 28, 64, groups=2) == "simd"
@@ -251,37 +247,60 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 5, 64, 64, results=3) == "onednn"
         assert served("convolution_backward_data", 5, 64, 64, results=16) == "onednn"
     if avx512 and not intel:
-        assert served(weights, 3, 56, 64, groups=8, stride=2) == onednn_if(not zen_5)
-        assert served(weights, 2, 56, 64, groups=8, stride=2) == "onednn"
-        assert served("convolution", 3, 112, 64, **channels_first) == "simd"
-        assert served("convolution", 3, 112, 64, **channels_first, stride=2) == onednn_if(not zen_5)
+        data = "convolution_backward_data"
+        assert served(weights, 3, 56, 64, groups=8, stride=2) == "simd"
+        assert served(weights, 2, 56, 64, groups=8, stride=2) == onednn_if(zen_5)
+        assert served("convolution", 3, 112, 64, **channels_first, stride=2) == "simd"
         assert served("convolution", 1, 112, 64, **channels_first, stride=2) == "onednn"
         dilated = served("convolution", 3, 28, 64, **channels_first, dilation=2)
         assert dilated == onednn_if(zen_3_or_4)
-        first = served("convolution_backward_data", 3, 28, 64, **channels_first)
-        assert first == onednn_if(zen_3_or_4)
-        short = served("convolution_backward_data", 3, 8, 256, groups=32, batch=8)
-        assert short == onednn_if(not zen_5)
-        assert served("convolution_backward_data", 3, 112, 64, **channels_first) == "simd"
-        assert served("convolution", 3, 1000, 64, **channels_first, axes=1) == "simd"
-        one_image = served(weights, 3, 56, 64, **channels_first, batch=1)
-        assert one_image == onednn_if(zen_3_or_4)
-        assert served(weights, 3, 56, 64, **channels_first) == "simd"
-        assert served("convolution", 3, 56, 64, groups=4, stride=2) == "onednn"
+        assert served(data, 3, 28, 64, **channels_first) == "simd"
+        assert served(data, 3, 8, 256, groups=32, batch=8) == "simd"
+        assert served(weights, 3, 56, 64, **channels_first, batch=1) == "simd"
+        assert served("convolution", 3, 56, 64, groups=4, stride=2) == onednn_if(zen_5)
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # broadcast
         assert served("convolution", 3, 56, 64, groups=4, data_format="NCX") == onednn_if(zen_5)
-        assert served("convolution", 3, 14, 64, groups=4) == onednn_if(zen_5)
-        assert served("convolution", 3, 7, 64, groups=4, batch=16) == onednn_if(zen_5)
-        assert served(weights, 3, 14, 64, groups=4) == onednn_if(zen_5)
+        assert served("convolution", 3, 14, 64, groups=4) == "onednn"
+        assert served("convolution", 3, 7, 64, groups=4, batch=16) == "onednn"
+        assert served(weights, 3, 14, 64, groups=4) == "onednn"
         assert served(weights, 3, 112, 64, groups=4, batch=8) == "simd"  # Winograd
-        assert served(weights, 3, 56, 64, groups=16, stride=2) == onednn_if(zen_3_or_4)
-        assert served(weights, 1, 56, 128, groups=4) == "onednn"
+        assert served(weights, 3, 56, 64, groups=16, stride=2) == "simd"
+        assert served(weights, 3, 56, 12, groups=3, stride=2) == onednn_if(zen_5)
+        assert served(weights, 1, 56, 128, groups=4) == onednn_if(zen_5)
         assert served(weights, 1, 56, 128, groups=2) == "simd"
         assert served("convolution", 1, 56, 64, groups=2) == "onednn"
+        unequal = {"kernel": 3, "extent": 28, "groups": 16, "batch": 8}
+        assert served("convolution", channels=80, results=160, **unequal) == "onednn"
+        assert served("convolution", channels=80, results=256, **unequal) == "simd"
+        assert served("convolution", channels=320, results=160, **unequal) == "simd"
+        assert served(data, channels=160, results=80, **unequal) == onednn_if(zen_5)
+        assert served(data, channels=64, results=80, **unequal) == "simd"
+        assert served(weights, channels=80, results=160, **unequal) == onednn_if(zen_5)
+        assert served(weights, channels=160, results=80, **unequal) == "simd"
+        first = {"channels": 80, "results": 160, "data_format": "NCX"}
+        assert served("convolution", **unequal, **first) == "simd"
+    if avx512 and zen_3_or_4:
+        assert served(data, 3, 28, 64, groups=8, stride=2) == "onednn"
+        assert served(data, 7, 28, 64, groups=8) == "onednn"
+        assert served("convolution", 7, 28, 64, groups=8) == "onednn"
+        assert served("convolution", 7, 56, 64, groups=8, stride=2) == "simd"
+        assert served("convolution", 3, 12, 64, groups=8, axes=3) == "simd"
+        assert served("convolution", 3, 12, 64, groups=8, axes=3, stride=2) == "onednn"
+        assert served(data, 3, 12, 64, groups=8, axes=3) == "onednn"
+        assert served(weights, 5, 12, 64, groups=8, axes=3) == "onednn"
+        assert served(weights, 5, 28, 64, groups=8) == "simd"
+        assert served("convolution", 3, 56, 64, groups=8, dilation=2) == "simd"
+        assert served("convolution", 3, 28, 64, groups=8, dilation=2) == "onednn"
+        assert served(weights, 3, 28, 64, groups=8, dilation=2) == "simd"
+        assert served(data, 3, 14, 64, groups=4, data_format="NCX") == "onednn"
+        assert served(data, 3, 28, 64, groups=4, data_format="NCX") == "simd"
+        assert served("convolution", 5, 28, 64, groups=4) == "onednn"
+        assert served("convolution", 5, 28, 64, groups=4, dilation=2) == "onednn"
+        assert served(data, 4, 28, 64, groups=4) == "simd"
+        assert served(weights, 4, 56, 64, groups=4, stride=2) == "simd"
     if zen_5:
-        # Groups with dilations, and with more channels on one side than on the other.
-        data = "convolution_backward_data"
+        # Groups with dilations.
         wide = {"channels": 256, "groups": 16, "dilation": 4, "batch": 8}
         for kernel, data_format in ((3, "NXC"), (3, "NCX"), (5, "NCX")):
             expected = onednn_if(data_format == "NXC" or kernel == 5)
@@ -292,16 +311,6 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 5, 20, dilation=4, **eight) == "onednn"
         assert served("convolution", 5, 56, dilation=2, **eight) == "simd"
         assert served(weights, 5, 20, dilation=4, data_format="NCX", **eight) == "simd"
-        groups = {"kernel": 3, "extent": 28, "groups": 16, "batch": 8}
-        assert served("convolution", channels=80, results=160, **groups) == "onednn"
-        assert served("convolution", channels=80, results=256, **groups) == "simd"
-        assert served("convolution", channels=320, results=160, **groups) == "simd"
-        assert served(data, channels=160, results=80, **groups) == "onednn"
-        assert served(data, channels=64, results=80, **groups) == "simd"
-        assert served(weights, channels=80, results=160, **groups) == "onednn"
-        assert served(weights, channels=160, results=80, **groups) == "simd"
-        unequal = {"results": 160, "data_format": "NCX"}
-        assert served("convolution", channels=80, **groups, **unequal) == "simd"
         few = {"data_format": "NCX", "batch": 8}
         assert served(weights, 3, 112, 3, results=16, **few) == "onednn"
         assert served(weights, 3, 112, 3, results=32, **few) == "simd"
@@ -317,7 +326,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(data, 7, 56, 32, results=40, **first) == "simd"
         assert served("convolution", 5, 56, 64, results=16, **first) == onednn_if(zen_5)
         assert served("convolution", 5, 56, 60, results=16, **first) == "simd"
-        assert served("convolution", 4, 4, 64, padded=False, **first) == onednn_if(not zen_5)
+        assert served("convolution", 4, 4, 64, padded=False, **first) == "simd"
         assert served("convolution", 4, 8, 64, **first) == onednn_if(not zen_5)
         assert served("convolution", 4, 16, 64, **first) == "onednn"
         assert served(data, 5, 56, 16, results=32, dilation=2, **first) == "onednn"
@@ -345,7 +354,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 5, 12, 16, axes=3) == "onednn"
         assert served(weights, 3, 12, 16, axes=3) == "simd"  # Winograd
         assert served(weights, 2, 16, 16, stride=2, axes=3) == "onednn"
-        assert served(weights, 2, 16, 32, stride=2, axes=3) == onednn_if(not zen_5)
+        assert served(weights, 2, 16, 32, stride=2, axes=3) == "simd"
         assert served(weights, 3, 16, 16, stride=2, axes=3) == "simd"
         assert served("convolution_backward_data", 5, 12, 16, axes=3) == "onednn"
         assert served("convolution_backward_data", 3, 16, 16, stride=2, axes=3) == "simd"
@@ -369,6 +378,14 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"
         grouped = {"groups": 8, "dtype": torch.bfloat16}
         assert served("convolution", 3, 28, 64, **grouped) == "simd"  # spread in registers
+        unequal = {"results": 128} | grouped
+        zen_4 = zen_3_or_4
+        assert served("convolution", 3, 28, 64, **unequal) == onednn_if(zen_4)
+        assert served("convolution", 3, 28, 192, **unequal) == "simd"
+        assert served("convolution_backward_data", 3, 28, 64, **unequal) == onednn_if(zen_4)
+        assert served("convolution_backward_data", 3, 28, 64, **unequal, stride=2) == "simd"
+        assert served("convolution_backward_weights", 3, 28, 64, **unequal) == "simd"
+        assert served("convolution", 3, 28, 80, **grouped) == onednn_if(zen_4)
         assert served("convolution", 3, 28, 96, **grouped) == "simd"
         assert served("convolution", 3, 28, 96, **grouped, stride=2) == "onednn"
         assert served("convolution_backward_data", 3, 28, 128, **grouped) == "onednn"
@@ -377,7 +394,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 28, 64, **grouped, data_format="NCX") == "simd"
         assert served("convolution_backward_weights", 3, 28, 64, **grouped) == "simd"
         assert served("convolution_backward_weights", 3, 56, 64, **grouped, stride=2) == "simd"
-        assert served("convolution_backward_weights", 3, 64, 64, **grouped, stride=2) == "onednn"
+        long_rows = served("convolution_backward_weights", 3, 64, 64, **grouped, stride=2)
+        assert long_rows == onednn_if(not zen_4)
         depthwise = {"groups": 96, "dtype": torch.bfloat16}
         assert served("convolution", 3, 56, 96, **depthwise) == "simd"
         assert served("convolution", 3, 112, 96, **depthwise, stride=2) == "onednn"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/simd/far_bytes.h"
+#include "backends/simd/matrix_copies.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -154,48 +155,57 @@ void GroupedDataPlan::choose_sizes() {
 // lanes.
 void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
-  const int64_t count = std::min(parts_.width, parts_.lanes - first);
-  const int64_t zeros = parts_.width - count;
+  const int64_t count_of_lanes = std::min(parts_.width, parts_.lanes - first);
+  const int64_t zeros = parts_.width - count_of_lanes;
   const int dtype = static_cast<int>(problem_.dtype);
   const CopyFunction copy = (pairs_ ? *pairs_ : arithmetic_).pack[dtype];
   char* to = packed + first * unit();
   if (operands.bias)
-    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, count, 1, to,
-                              parts_.width, 1, 1, count, zeros});
+    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes,
+                              count_of_lanes, 1, to, parts_.width, 1, 1, count_of_lanes, zeros});
   else
     std::memset(to, 0, parts_.width * unit());
   const WeightsStrides& w = problem_.w;
+  const int64_t together = rows_together(), channels = pairs_channels_ ? 2 : 1;
   for (const BoxPhase& phase : phases_) {
     const auto& [axis0, axis1, axis2, axis3] = phase.axes;
-    const int64_t row = axis3->sliding.taps, rows = axis2->sliding.taps;
-    const int64_t together = rows_together(), channels = pairs_channels_ ? 2 : 1;
-    const int64_t second = pairs_channels_ ? weights_.plane_stride() : axis2->tap_step * w.axes[1];
-    to = packed +
-         (lanes_pitch_ + first * w_lane_ + phase.taps_before * planes_ * weights_pitch_) * unit();
-    for (int64_t plane = 0; plane < planes_; ++plane)
-      for (int64_t t0 = 0; t0 < axis1->sliding.taps; ++t0)
-        for (int64_t t1 = 0; t1 < rows; t1 += together, to += row * weights_pitch_ * unit()) {
-          const int64_t tap = (axis1->tap + t0 * axis1->tap_step) * w.axes[0] +
-                              (axis2->tap + t1 * axis2->tap_step) * w.axes[1] +
-                              axis3->tap * w.axes[2];
-          const char* const from = static_cast<const char*>(operands.data.w) +
-                                   (plane * channels * weights_.plane_stride() + tap) * bytes;
-          weights_.for_each_piece(
-              first, count, [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
-                Copy call{from + offset * bytes,
-                          axis3->tap_step * w.axes[2],
-                          stride,
-                          to + lane * unit(),
-                          weights_pitch_,
-                          1,
-                          row,
-                          lanes,
-                          lane + lanes == count ? zeros : 0};
-                call.halves = pairs_channels_ || t1 + 1 < rows ? Halves::both : Halves::first;
-                call.second = second;
-                copy(call);
-              });
-        }
+    const int64_t rows = axis2->sliding.taps;
+    const int64_t row_pitch = axis3->sliding.taps * weights_pitch_;
+    const int64_t volume_pitch = ceil_div(rows, together) * row_pitch;
+    const int64_t tap_row = axis2->tap_step * w.axes[1];
+    const auto pack_rows = [&](int64_t begin, int64_t count, Halves halves) {
+      const MatrixCopies matrices(
+          {{{axis3->sliding.taps, axis3->tap_step * w.axes[2], weights_pitch_},
+            {count, together * tap_row, row_pitch},
+            {axis1->sliding.taps, axis1->tap_step * w.axes[0], volume_pitch},
+            {planes_, channels * weights_.plane_stride(), axis1->sliding.taps * volume_pitch}}},
+          channels);
+      const int64_t tap = axis1->tap * w.axes[0] + axis2->tap * w.axes[1] + axis3->tap * w.axes[2] +
+                          begin * together * tap_row;
+      const char* const from = static_cast<const char*>(operands.data.w) + tap * bytes;
+      char* const to = packed + (lanes_pitch_ + first * w_lane_ +
+                                 phase.taps_before * planes_ * weights_pitch_ + begin * row_pitch) *
+                                    unit();
+      matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
+        weights_.for_each_piece(first, count_of_lanes,
+                                [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
+                                  Copy call{from + (from_matrix + offset) * bytes,
+                                            matrices.rows().from,
+                                            stride,
+                                            to + (to_matrix + lane) * unit(),
+                                            matrices.rows().to,
+                                            1,
+                                            matrices.rows().count,
+                                            lanes,
+                                            lane + lanes == count_of_lanes ? zeros : 0};
+                                  call.halves = halves;
+                                  call.second = pairs_channels_ ? weights_.plane_stride() : tap_row;
+                                  copy(call);
+                                });
+      });
+    };
+    pack_rows(0, rows / together, Halves::both);
+    if (rows % together) pack_rows(rows / together, 1, Halves::first);
   }
 }
 

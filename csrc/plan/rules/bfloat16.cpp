@@ -49,7 +49,7 @@ bool suits_bfloat16_kernels(const Problem& p) {
   return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
 }
 
-// Groups of as many channels on both sides in bfloat16 on the same CPUs, channels last. Times of
+// Groups in bfloat16 on the same CPUs, channels last, of as many channels on both sides. Times of
 // simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in 2-D of 2 to
 // 32 groups, k1 to k5:
 // - fprop and dgrad: 8 channels, which are spread in registers, 0.5 to 0.93, 0.65 in the mean, one
@@ -59,15 +59,25 @@ bool suits_bfloat16_kernels(const Problem& p) {
 // - wgrad of 8 channels 0.4 to 0.9, 3x3 and more with strides, rows of 32 windows and more, 1.15 to
 //   1.2; of 16, several images, 1.0 to 1.3; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are
 //   spread, 0.3.
+// Two threads of Zen 4, 100 layers, the same but wgrad of 8 0.35 to 1.1, of 16 0.62 to 1.1; groups
+// that simd spreads in memory in float32, as are those of 6, 10 and more channels on one side than
+// on the other: fprop from up to 20 into 4 and more 0.9 to 5.2, 1.6 in the mean, others 0.5 to 1.2;
+// dgrad with stride 1 from up to 16 into 4 and more 0.7 to 4.4, 1.5 in the mean, others 0.4 to 2.0,
+// 1.0 in the mean; wgrad 0.2 to 2.0, 0.6 in the mean.
 bool suits_bfloat16_grouped_kernels(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
   const int64_t channels = g.x_channels;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 ||
-      channels != g.y_channels || !has_channels_last(p) || !unit_dilations(g))
+      !has_channels_last(p) || !unit_dilations(g))
     return false;
+  if (channels != g.y_channels || channels == 6 || channels == 10) {
+    if (!is_zen_4()) return false;
+    if (p.wanted == Role::y) return channels <= 20 && g.y_channels >= 4;
+    return p.wanted == Role::x && unit_strides(g) && g.y_channels <= 16 && channels >= 4;
+  }
   if (p.wanted == Role::w) {
-    if (g.taps() <= kFewTaps) return false;
+    if (g.taps() <= kFewTaps || is_zen_4()) return false;
     return channels == 16 ? g.batch > 1
                           : channels == 8 && !unit_strides(g) && g.axes.back().y >= kLongRow;
   }

@@ -38,9 +38,9 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 //   to 1.0); channels first 0.7 to 1.2;
 // - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
 //   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
-// - wgrad with strides, channels last, k2 and k4 1.01 to 1.5, k3 0.65 to 1.27, 1.0 in the mean;
-//   channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5 to 1.1; Zen 5, channels
-//   last, k2 and k4, 40 random layers, with 24 channels and more 0.34 to 0.99, with 16 1.0 to 1.6.
+// - wgrad with strides, channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5
+//   to 1.1; channels last, k2 and k4, of 24 channels and more 0.4 to 1.2, 0.75 in the mean (40
+//   random layers of Zen 5 0.34 to 0.99), of 16 0.8 to 1.35 (Zen 5 1.0 to 1.6), k3 0.44 to 1.27.
 // One thread: from 32 channels on up to k3 1.05 to 1.25 (one tap, channels first, 0.8; k7 0.5 to
 // 0.65). On Ice Lake fprop and dgrad of 4 to 16 channels on both sides 1.05 to 1.3, and fprop of
 // windows that do not overlap, channels last, from up to 64 channels 1.1 to 1.35, from 128 0.95.
@@ -61,7 +61,7 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
     if (few < 8 || !unit_dilations(g)) return false;
     if (p.wanted == Role::y) return channels_last && !is_zen_5();
     if (p.wanted == Role::x || !taps_up_to(g, 4)) return false;
-    if (channels_last) return (few <= 16 || !is_zen_5()) && (taps_up_to(g, 2) || !taps_up_to(g, 3));
+    if (channels_last) return few <= 16 && (taps_up_to(g, 2) || !taps_up_to(g, 3));
     return few == 16 && !taps_up_to(g, 3);
   }
   if (few < 16 || !taps_up_to(g, 5)) return false;
@@ -237,15 +237,14 @@ bool one_tap_far_away(const Problem& p, bool avx512) {
 // 300 random layers of 32 to 2048 channels, means: fprop and dgrad, AVX-512 kernels of both, 16 to
 // 48 pixels 0.5 to 0.7, 64 0.8, 128 and 256 0.88, up to 600 0.96 and 0.88, more 0.97 to 1.03; AVX2
 // kernels 0.3 to 0.7, from 256 pixels on 1.0; wgrad, AVX-512 kernels, 64 pixels 0.88, 128 to 4096
-// 1.0 to 1.08, 6 and 12 K 0.88 to 1.33, from 24 K on 0.57 to 1.03, with up to 24 channels on a side
-// 0.8 from 4096 on; AVX2 kernels 0.7 to 0.8, up to 600 pixels 0.91, more 0.94 to 1.07.
+// 1.0 to 1.08, 6 and 12 K 0.88 to 1.33, from 24 K on 0.57 to 1.03; AVX2 kernels 0.7 to 0.8, up to
+// 600 pixels 0.91, more 0.94 to 1.07.
 bool one_tap_suits_simd(const Problem& p, bool avx512) {
   if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
   const int64_t pixels = pixels_of_y(p.geometry);
   if (p.wanted != Role::w) return pixels < (avx512 ? 600 : 256);
-  if (pixels < (avx512 ? 128 : 600)) return true;
-  const bool narrow = std::min(p.geometry.x_channels, p.geometry.y_channels) <= 24;
-  return avx512 && is_zen_5() && pixels >= (narrow ? 4 << 10 : 16 << 10);
+  constexpr int64_t kFarPixels = 16 << 10;
+  return pixels < (avx512 ? 128 : 600) || (avx512 && is_zen_5() && pixels >= kFarPixels);
 }
 
 bool suits_image_kernels(const Problem& p, bool avx512) {
@@ -290,17 +289,22 @@ bool outweighs_winograd(const Problem& p, bool avx512) {
 // Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, fprop and dgrad of 28x28
 // to 200x200, channels last: 8 on both sides 1.13 to 1.4; 16 up to 56x56 0.93 to 0.98, 112x112 1.0,
 // 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99. AVX-512 kernels of both: into 16 and 32
-// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05.
+// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05; of Zen 4 from up to 512
+// channels 14x14 0.95 to 1.75, 28x28 from up to 32 1.04 to 1.5, once 0.67, from more 0.5 to 1.08;
+// from 1024 0.25 to 0.9.
 bool transforms_outweigh(const Problem& p, bool avx512) {
-  constexpr int64_t kLongRow = 160, kFewPixels = 1600;
+  constexpr int64_t kLongRow = 160, kFewPixels = 1600, kFewestPixels = 300;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (p.wanted == Role::w || g.rank != 2 || !has_channels_last(p) || rows.k != 3 ||
       columns.k != 3 || !unit_strides(g) || !unit_dilations(g))
     return false;
-  if (avx512)
-    return (p.wanted == Role::y ? g.y_channels : g.x_channels) <= 32 &&
-           g.batch * rows.y * columns.y <= kFewPixels;
+  if (avx512) {
+    const auto [from, into] = p.wanted == Role::y ? std::pair{g.x_channels, g.y_channels}
+                                                  : std::pair{g.y_channels, g.x_channels};
+    if (is_zen_4() && (from >= 1024 || (from > 32 && pixels_of_y(g) > kFewestPixels))) return false;
+    return into <= 32 && pixels_of_y(g) <= kFewPixels;
+  }
   return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
 }
 
@@ -355,6 +359,8 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 //   strides up to 160 0.27 to 1.0, once 1.14, more 0.85 to 1.16; dgrad of stride 1 up to 160 0.7
 //   to 0.92, more 0.82 to 1.59;
 // - others, channels first, up to 112 pixels 0.62 to 0.93, more 0.69 to 1.23.
+// Two threads of Zen 4, 55 layers, the same in the mean: 0.76, 0.8; 0.67; 0.72, 0.78, 0.74; others,
+// channels first, 0.46 to 1.56, 0.9 in the mean, without a pattern.
 bool waits_for_weights(const Problem& p) {
   constexpr int64_t kLeastChannels = 24;
   const Geometry& g = p.geometry;
@@ -363,7 +369,7 @@ bool waits_for_weights(const Problem& p) {
   const bool channels_last = has_channels_last(p), fprop = p.wanted == Role::y;
   if (one_tap(g)) return channels_last && pixels <= 256;
   if (fprop && apart(g)) return pixels <= (channels_last ? 600 : 300);
-  if (!channels_last) return pixels <= 112;
+  if (!channels_last) return is_zen_5() && pixels <= 112;
   return pixels <= (fprop && unit_strides(g) ? 128 : 160);
 }
 
@@ -390,7 +396,7 @@ bool few_pixels(const Problem& p) {
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (avx512 && is_zen_5() && waits_for_weights(p)) return false;
+  if (avx512 && !intel && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||
            (avx512 && is_zen_5() && transforms_outweigh_on_zen_5(p)) ||

@@ -84,10 +84,13 @@ constexpr int64_t kFarBytes = 12 << 20;
 //   to 3.2, 1.4 in the mean, of one tap from any 1.05 to 2.2; others 0.46 to 1.3, once 2.3;
 // - wgrad of 2 to 4 taps an axis, up to 12 channels of x beside more of y 0.74 to 4.3, 1.6 in the
 //   mean; others 0.3 to 1.45, once 2.1.
+// Two threads of Zen 4, 40 layers: fprop 0.64 to 2.5, 1.24 in the mean, others 0.35 to 2.9, 1.0 in
+// the mean; dgrad and wgrad 0.65 to 2.3, 1.1 in the mean, of large images 0.65 to 0.9.
 bool suits_unequal_groups(const Problem& p) {
   constexpr int64_t kMostTaps = 4, kLanes = lanes_of(true);
   const Geometry& g = p.geometry;
-  if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2)
+  if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2 ||
+      (is_zen_4() && p.wanted != Role::y))
     return false;
   const bool few_taps = taps_up_to(g, kMostTaps);
   switch (p.wanted) {
@@ -138,32 +141,70 @@ std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
   return fprop && !strides ? std::optional(!groups_fill_vectors(p, lanes_of(true))) : std::nullopt;
 }
 
+// The same on Zen 4. Times of simd over oneDNN, AVX-512 kernels of both, two threads, 180 layers,
+// mostly in 2-D; short rows are of up to 16 windows, long ones of 27 and more:
+// - 8: one tap 0.25 to 1.2, with strides, wgrad and channels first 1.05 to 2.1; wgrad 0.4 to 1.1,
+//   0.7 in the mean (in 3-D, channels last, of 5 taps an axis and more 1.2 to 9.9); fprop 0.42 to
+//   1.3, 0.85 in the mean, but 7x7, channels last, 0.97 to 1.65, and in 3-D with strides or of 5
+//   taps an axis and more 0.9 to 3.7; dgrad 0.44 to 1.2, 0.9 in the mean, but 7x7, channels last,
+//   0.9 to 1.85, with strides 0.9 to 1.8, in 3-D 1.0 to 3;
+// - 16, in 2-D: channels last, one tap 0.85 to 2.4, wgrad 0.6 to 0.8; up to 3x3 with short rows
+//   0.94 to 1.9, of 1024 channels 0.58 to 1.3, long ones 0.43 to 0.94; larger kernels 1.0 to 2.2,
+//   but 4x4 dgrad 0.78 to 1.0, wgrad with strides 0.8; channels first, one tap and 2x2 0.37
+//   to 1.04, 3x3 with short rows 1.0 to 1.95, fprop with strides 0.84 to 1.2, wgrad with strides of
+//   one image 1.7 to 2.0, of more 0.75 to 1.1, long rows 0.25 to 1.06, larger kernels 0.8 to 1.33,
+//   mostly 1.05 to 1.2;
+// - with dilations: wgrad 0.1 to 1.7, 0.5 in the mean; channels first 0.63 to 2.0, 1.2 in the mean;
+//   channels last, 5x5 and 7x7 1.17 to 3.8; others of 8, rows of up to 28 windows 1.05 to 1.8,
+//   longer ones 0.6 to 0.8; others of 16 0.56 to 1.57.
+std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
+  constexpr int64_t kShortRow = 20, kShortDilatedRow = 40, kLongRow = 100;
+  const Geometry& g = p.geometry;
+  const int64_t channels = g.x_channels, row = g.axes.back().y;
+  const bool eight = channels == 8, image = g.rank == 2;
+  if (channels != g.y_channels || (!eight && !(channels == 16 && image))) return {};
+  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
+  const bool wgrad = p.wanted == Role::w, dgrad = p.wanted == Role::x;
+  if (!unit_dilations(g)) {
+    if (wgrad) return false;
+    if (!channels_last) return g.rank > 1 && row < kLongRow;
+    return image && (!taps_up_to(g, 4) || (eight && row < kShortDilatedRow));
+  }
+  if (eight) {
+    if (one_tap(g)) return strides && (wgrad || !channels_last);
+    if (wgrad) return g.rank == 3 && channels_last && !taps_up_to(g, 4);
+    if (g.rank == 3) return dgrad || strides || !taps_up_to(g, 4);
+    if (dgrad && strides) return image;
+    return image && channels_last && !strides && !taps_up_to(g, 5);
+  }
+  if (one_tap(g)) return channels_last && !wgrad;
+  if (channels_last && taps_up_to(g, 3)) return row < kShortRow;
+  if (!channels_last && taps_up_to(g, 2)) return false;
+  if (taps_up_to(g, 3) && row >= kShortRow) return false;
+  if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
+  if (wgrad) return !strides || (!channels_last && g.batch == 1);
+  return channels_last || !strides;
+}
+
 // Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
 // filtering, without dilations if nothing is said. Times of simd over oneDNN, two threads of Zen 4,
 // 1000 random layers of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those
 // not named, 0.1 to 1.2:
-// - AVX-512 kernels of both, 8 channels: fprop and dgrad, channels last, 1.45 to 4.6; channels
-//   first, whose lanes are pixels of a row, with and without dilations (120 more layers), 0.94 to
-//   1.37, in 3-D up to 2.4, fprop with strides 0.9 to 1.95, but rows of 100 and more 0.7 to 0.94
-//   and 1-D 0.4; dgrad with strides up to 12 MB 0.93 to 2.5 (more 0.7); wgrad, channels last, 1.2
-//   to 2.2, of 9 taps and more with stride 1, in 1-D and 2-D, 0.66 to 1.0; channels first, of one
-//   image, 1.15 to 1.5, of more 0.5 to 1.5; 8 beside 16, channels last, dgrad and wgrad 1.4 to 2.0;
-// - channels last, 16 channels: dgrad 1.02 to 1.75; with strides wgrad and fprop up to 12 MB in 2-D
-//   and 3-D 0.9 to 1.5, of more and in 1-D 0.4 to 1.4; 12 channels, wgrad of k3 1.3 to 1.68, once
-//   0.84, else 0.7 to 1.2; 4 channels with strides, dgrad and wgrad 1.14 to 1.24; one tap of 8 and
-//   more 1.5 to 2.2;
-// - AVX2 kernels of both, 8 channels: dgrad 1.06 to 1.76, with strides in 1-D and 3-D 0.25 to 1.4;
-//   wgrad, channels last, in 2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9,
-//   in 1-D, channels last, 1.4 to 2.1. Two threads of Zen 3: dgrad of one tap, channels first, 0.14
-//   and 0.35; fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3 and 0.4. Where simd
-//   broadcasts (core/group_vectors.h), two threads of Zen 3, fprop and dgrad 0.3 to 1.05, 0.6
-//   in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6 to 1.7;
+// - AVX-512 kernels of both, channels last, 8 beside 16, dgrad and wgrad 1.4 to 2.0; 16 channels:
+//   dgrad 1.02 to 1.75; with strides wgrad and fprop up to 12 MB in 2-D and 3-D 0.9 to 1.5, of more
+//   and in 1-D 0.4 to 1.4; 12 channels, wgrad of k3 1.2 to 1.68, once 0.84, else 0.7 to 1.4; one
+//   tap of 8 and more 1.5 to 2.2, but wgrad of 16 and more with stride 1 0.4 to 0.8;
+// - AVX2 kernels of both, 8 channels: dgrad 0.34 to 1.6, 0.9 in the mean; wgrad, channels last, in
+//   2-D up to 12 MB 1.05 to 1.85, of more 0.5 to 0.75; fprop 0.5 to 0.9, in 1-D, channels last, 1.4
+//   to 2.1. Two threads of Zen 3: fprop in 1-D, channels last, up to 7 taps 1.1 to 2.1, more 0.3
+//   and 0.4. Where simd broadcasts (core/group_vectors.h), two threads of Zen 3, fprop and dgrad
+//   0.3 to 1.05, 0.6 in the mean; wgrad up to 4x4, rows of 40 and more 0.3 to 1.0, shorter ones 0.6
+//   to 1.7;
 // - AVX-512 kernels of both, two threads of Zen 5, 700 random layers in 2-D, beside what is said
 //   above: 16 channels by Winograd's filtering, fprop and dgrad, channels last, 0.9 to 1.5, 1.16 in
 //   the mean, where simd broadcasts instead 0.6 to 1.1; wgrad of one tap of 64 0.5; 4 channels with
-//   strides, from 4 groups on, 0.5.
+//   strides, up to 3 groups, dgrad and wgrad 1.14 to 1.24, more 0.5 (Zen 4 0.3 to 0.9).
 bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
-  constexpr int64_t kLongRow = 100;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   const int64_t taps = g.taps();
@@ -172,37 +213,35 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool as_many = few == more;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
   const bool zen_5 = avx512 && is_zen_5();
-  if (zen_5 && !as_many && suits_unequal_groups(p)) return true;
+  if (avx512 && !as_many && suits_unequal_groups(p)) return true;
   if (few < 4) return false;
-  if (zen_5)
-    if (const std::optional<bool> suits = suits_grouped_kernels_of_zen_5(p)) return *suits;
+  if (avx512)
+    if (const std::optional<bool> suits =
+            zen_5 ? suits_grouped_kernels_of_zen_5(p) : suits_grouped_kernels_of_zen_4(p))
+      return *suits;
   if (suits_winograd(p, lanes_of(avx512)))
     return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
-  const bool slides =
-      avx512 && !channels_last && (p.wanted == Role::y || (p.wanted == Role::x && !strides));
-  if (slides) return few == 8 && as_many && g.rank > 1 && g.axes.back().y < kLongRow;
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
     if (few != 8 || !as_many) return false;
     constexpr int64_t kLongRowOfWeights = 40;
-    if (p.wanted == Role::x)
-      return !broadcasts && (!strides || g.rank == 2) && (channels_last || !one_tap(g));
+    if (p.wanted == Role::x) return false;
     if (p.wanted == Role::y) return !broadcasts && channels_last && g.rank == 1 && taps <= 7;
     return channels_last && g.rank == 2 && !far &&
            (!broadcasts || g.axes.back().y < kLongRowOfWeights);
   }
-  if (!channels_last) {
-    if (few != 8 || !as_many || far) return false;
-    return p.wanted == Role::x || (g.rank == 2 && g.batch == 1);
+  if (!channels_last) return false;
+  if (few >= 8 && one_tap(g)) {
+    if (p.wanted != Role::w) return true;
+    return zen_5 ? few <= 32 : few < 16 || (few <= 32 && strides);
   }
-  if (few >= 8 && one_tap(g)) return p.wanted != Role::w || few <= 32;
-  if (few == 8 && (as_many || (more == 16 && p.wanted != Role::y)))
-    return p.wanted != Role::w || strides || g.rank == 3 || taps < 9;
+  if (few == 8 && more == 16 && p.wanted != Role::y)
+    return p.wanted == Role::x || strides || g.rank == 3 || taps < 9;
   if (!as_many) return false;
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
   if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
-  if (few == 4) return strides && p.wanted != Role::y && (g.groups < 4 || !zen_5);
+  if (few == 4) return zen_5 && strides && p.wanted != Role::y && g.groups < 4;
   return strides && few == 16 && g.rank > 1 && !far;
 }
 
