@@ -354,9 +354,10 @@ void lane_row(const LaneRow& row) {
 
 // Asks for a line of elements that lie far away, to be read later. float32 twice: Zen 5 forgets
 // some of what it is asked while much is on its way. Time over that of asking once (8 and 16
-// lanes): 3x3x3 0.81 to 0.98 and 0.9 to 0.96, 3x3 0.93 to 0.97 and 0.99, others 0.98 to 1.04; 16
-// bits, of which half as many lines are read in a time, 0.95 to 1.15. Not so 4x4 of stride 2 (0.72
-// to 1.15), nor planes, copies and what is only read for results (0.9 to 1.5).
+// lanes): 3x3x3 0.81 to 0.98 and 0.9 to 0.96, 3x3 0.93 to 0.97 and 0.99, others 0.98 to 1.04; all
+// of them on Zen 4 0.83 to 1.2, 0.99 in the mean; 16 bits, of which half as many lines are read in
+// a time, 0.95 to 1.15. Not so 4x4 of stride 2 (0.72 to 1.15), nor planes, copies and what is only
+// read for results (0.9 to 1.5).
 template <int locality, class T>
 CONVTBW_INLINE void ask_far(const void* line) {
   __builtin_prefetch(line, 0, locality);
