@@ -204,7 +204,7 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
                                 });
       });
     };
-    pack_rows(0, rows / together, Halves::both);
+    if (rows >= together) pack_rows(0, rows / together, Halves::both);
     if (rows % together) pack_rows(rows / together, 1, Halves::first);
   }
 }
