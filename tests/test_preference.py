@@ -251,7 +251,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "simd"
         assert served(weights, 2, 56, 64, groups=8, stride=2) == onednn_if(zen_5)
         assert served("convolution", 3, 112, 64, **channels_first, stride=2) == "simd"
-        assert served("convolution", 1, 112, 64, **channels_first, stride=2) == "onednn"
+        one_image = served("convolution", 1, 112, 64, **channels_first, stride=2, batch=1)
+        assert one_image == "onednn"
+        several = served("convolution", 1, 112, 64, **channels_first, stride=2)
+        assert several == onednn_if(zen_5)
         dilated = served("convolution", 3, 28, 64, **channels_first, dilation=2)
         assert dilated == onednn_if(zen_3_or_4)
         assert served(data, 3, 28, 64, **channels_first) == "simd"
@@ -282,6 +285,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", **unequal, **first) == "simd"
     if avx512 and zen_3_or_4:
         assert served(data, 3, 28, 64, groups=8, stride=2) == "onednn"
+        assert served(data, 3, 28, 128, groups=16, stride=2, data_format="NCX") == "simd"
+        one = {"data_format": "NCX", "batch": 1}
+        assert served(data, 3, 28, 128, groups=16, stride=2, **one) == "onednn"
+        assert served(data, 3, 28, 256, groups=16, stride=2, data_format="NCX") == "simd"
+        assert served(data, 3, 28, 256, groups=16, stride=2, **one) == "onednn"
         assert served(data, 7, 28, 64, groups=8) == "onednn"
         assert served("convolution", 7, 28, 64, groups=8) == "onednn"
         assert served("convolution", 7, 56, 64, groups=8, stride=2) == "simd"

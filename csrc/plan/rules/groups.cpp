@@ -143,17 +143,18 @@ std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
 
 // The same on Zen 4. Times of simd over oneDNN, AVX-512 kernels of both, two threads, 180 layers,
 // mostly in 2-D; short rows are of up to 16 windows, long ones of 27 and more:
-// - 8: one tap 0.25 to 1.2, with strides, wgrad and channels first 1.05 to 2.1; wgrad 0.4 to 1.1,
-//   0.7 in the mean (in 3-D, channels last, of 5 taps an axis and more 1.2 to 9.9); fprop 0.42 to
-//   1.3, 0.85 in the mean, but 7x7, channels last, 0.97 to 1.65, and in 3-D with strides or of 5
-//   taps an axis and more 0.9 to 3.7; dgrad 0.44 to 1.2, 0.9 in the mean, but 7x7, channels last,
-//   0.9 to 1.85, with strides 0.9 to 1.8, in 3-D 1.0 to 3;
-// - 16, in 2-D: channels last, one tap 0.85 to 2.4, wgrad 0.6 to 0.8; up to 3x3 with short rows
-//   0.94 to 1.9, of 1024 channels 0.58 to 1.3, long ones 0.43 to 0.94; larger kernels 1.0 to 2.2,
-//   but 4x4 dgrad 0.78 to 1.0, wgrad with strides 0.8; channels first, one tap and 2x2 0.37
-//   to 1.04, 3x3 with short rows 1.0 to 1.95, fprop with strides 0.84 to 1.2, wgrad with strides of
-//   one image 1.7 to 2.0, of more 0.75 to 1.1, long rows 0.25 to 1.06, larger kernels 0.8 to 1.33,
-//   mostly 1.05 to 1.2;
+// - 8: one tap 0.25 to 1.2, but wgrad with strides, channels last, 1.05 to 2.1; wgrad 0.25 to 1.3,
+//   0.7 in the mean (in 3-D, channels last, of 5 taps an axis and more 1.2 to 10); fprop 0.2
+//   to 1.3, 0.85 in the mean, but 7x7, channels last, 0.9 to 1.65, and in 3-D with strides or of 5
+//   taps an axis and more 0.8 to 4.4; dgrad 0.35 to 1.35, 0.9 in the mean, but 7x7, channels last,
+//   0.8 to 1.85, with strides 0.9 to 1.8, in 3-D 0.95 to 3;
+// - 16, in 2-D: channels last, one tap 0.85 to 2.4, wgrad with stride 1 0.58 to 0.86; up to 3x3
+//   with short rows 0.94 to 1.9, of 1024 channels 0.58 to 1.3, long ones 0.43 to 0.94; larger
+//   kernels 1.0 to 2.2, but 4x4 dgrad 0.78 to 1.0, wgrad with strides 0.8; channels first, one tap
+//   and 2x2 0.37 to 1.04, 3x3 with short rows 1.0 to 1.95, fprop with strides 0.84 to 1.2, long
+//   rows 0.25 to 1.06, larger kernels 0.8 to 1.33, mostly 1.05 to 1.2;
+// - channels first with strides, of one image: 8, one tap and dgrad 1.07 to 1.87, 16, wgrad 1.13
+//   to 2.0, dgrad 1.0 to 1.4; of several 0.2 to 1.0;
 // - with dilations: wgrad 0.1 to 1.7, 0.5 in the mean; channels first 0.63 to 2.0, 1.2 in the mean;
 //   channels last, 5x5 and 7x7 1.17 to 3.8; others of 8, rows of up to 28 windows 1.05 to 1.8,
 //   longer ones 0.6 to 0.8; others of 16 0.56 to 1.57.
@@ -171,18 +172,19 @@ std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
     return image && (!taps_up_to(g, 4) || (eight && row < kShortDilatedRow));
   }
   if (eight) {
-    if (one_tap(g)) return strides && (wgrad || !channels_last);
+    if (one_tap(g)) return strides && (channels_last ? wgrad : g.batch == 1);
     if (wgrad) return g.rank == 3 && channels_last && !taps_up_to(g, 4);
     if (g.rank == 3) return dgrad || strides || !taps_up_to(g, 4);
-    if (dgrad && strides) return image;
+    if (dgrad && strides) return image && (channels_last || g.batch == 1);
     return image && channels_last && !strides && !taps_up_to(g, 5);
   }
-  if (one_tap(g)) return channels_last && !wgrad;
+  if (one_tap(g)) return channels_last && (!wgrad || strides);
+  if (!channels_last && strides && g.batch > 1) return false;
   if (channels_last && taps_up_to(g, 3)) return row < kShortRow;
   if (!channels_last && taps_up_to(g, 2)) return false;
   if (taps_up_to(g, 3) && row >= kShortRow) return false;
   if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
-  if (wgrad) return !strides || (!channels_last && g.batch == 1);
+  if (wgrad) return !strides || !channels_last;
   return channels_last || !strides;
 }
 
