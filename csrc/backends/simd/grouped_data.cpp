@@ -155,14 +155,14 @@ void GroupedDataPlan::choose_sizes() {
 // lanes.
 void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
-  const int64_t count_of_lanes = std::min(parts_.width, parts_.lanes - first);
-  const int64_t zeros = parts_.width - count_of_lanes;
+  const int64_t count = std::min(parts_.width, parts_.lanes - first);
+  const int64_t zeros = parts_.width - count;
   const int dtype = static_cast<int>(problem_.dtype);
   const CopyFunction copy = (pairs_ ? *pairs_ : arithmetic_).pack[dtype];
   char* to = packed + first * unit();
   if (operands.bias)
-    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes,
-                              count_of_lanes, 1, to, parts_.width, 1, 1, count_of_lanes, zeros});
+    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, count, 1, to,
+                              parts_.width, 1, 1, count, zeros});
   else
     std::memset(to, 0, parts_.width * unit());
   const WeightsStrides& w = problem_.w;
@@ -173,10 +173,10 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
     const int64_t row_pitch = axis3->sliding.taps * weights_pitch_;
     const int64_t volume_pitch = ceil_div(rows, together) * row_pitch;
     const int64_t tap_row = axis2->tap_step * w.axes[1];
-    const auto pack_rows = [&](int64_t begin, int64_t count, Halves halves) {
+    const auto pack_rows = [&](int64_t begin, int64_t steps, Halves halves) {
       const MatrixCopies matrices(
           {{{axis3->sliding.taps, axis3->tap_step * w.axes[2], weights_pitch_},
-            {count, together * tap_row, row_pitch},
+            {steps, together * tap_row, row_pitch},
             {axis1->sliding.taps, axis1->tap_step * w.axes[0], volume_pitch},
             {planes_, channels * weights_.plane_stride(), axis1->sliding.taps * volume_pitch}}},
           channels);
@@ -187,7 +187,7 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
                                  phase.taps_before * planes_ * weights_pitch_ + begin * row_pitch) *
                                     unit();
       matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
-        weights_.for_each_piece(first, count_of_lanes,
+        weights_.for_each_piece(first, count,
                                 [&](int64_t lane, int64_t lanes, int64_t offset, int64_t stride) {
                                   Copy call{from + (from_matrix + offset) * bytes,
                                             matrices.rows().from,
@@ -197,7 +197,7 @@ void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, cha
                                             1,
                                             matrices.rows().count,
                                             lanes,
-                                            lane + lanes == count_of_lanes ? zeros : 0};
+                                            lane + lanes == count ? zeros : 0};
                                   call.halves = halves;
                                   call.second = pairs_channels_ ? weights_.plane_stride() : tap_row;
                                   copy(call);

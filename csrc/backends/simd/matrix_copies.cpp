@@ -1,36 +1,36 @@
 #include "backends/simd/matrix_copies.h"
 
 #include <algorithm>
+#include <span>
 
 namespace convtbw::simd {
 
-MatrixCopies::MatrixCopies(const std::array<CopyDimension, 4>& dimensions, int64_t contiguous) {
-  std::vector<CopyDimension> box;
-  for (CopyDimension d : dimensions) {
-    if (d.count == 1) continue;
+MatrixCopies::MatrixCopies(std::array<CopyDimension, kMost> box, int64_t contiguous) {
+  for (CopyDimension& d : box)
     if (d.from < 0) {
       from_ += (d.count - 1) * d.from;
       to_ += (d.count - 1) * d.to;
       d.from = -d.from;
       d.to = -d.to;
     }
-    box.push_back(d);
-  }
   std::ranges::sort(box, {}, &CopyDimension::from);
-  std::vector<CopyDimension> merged;
+  std::array<CopyDimension, kMost> merged;
+  size_t count = 0;
   for (const CopyDimension& d : box) {
-    if (!merged.empty() && merged.back().from * merged.back().count == d.from &&
-        merged.back().to * merged.back().count == d.to)
-      merged.back().count *= d.count;
+    if (d.count == 1) continue;
+    CopyDimension* const last = count > 0 ? &merged[count - 1] : nullptr;
+    if (last && last->from * last->count == d.from && last->to * last->count == d.to)
+      last->count *= d.count;
     else
-      merged.push_back(d);
+      merged[count++] = d;
   }
-  if (merged.empty()) return;
-  auto rows = std::ranges::find(merged, contiguous, &CopyDimension::from);
-  if (rows == merged.end()) rows = std::ranges::max_element(merged, {}, &CopyDimension::count);
+  if (count == 0) return;
+  const std::span<CopyDimension> all(merged.data(), count);
+  auto rows = std::ranges::find(all, contiguous, &CopyDimension::from);
+  if (rows == all.end()) rows = std::ranges::max_element(all, {}, &CopyDimension::count);
   rows_ = *rows;
-  merged.erase(rows);
-  std::ranges::copy(merged, others_.begin());
+  *rows = all.back();
+  std::ranges::copy(all.first(count - 1), others_.begin());
 }
 
 }  // namespace convtbw::simd

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 namespace convtbw::simd {
 
@@ -20,8 +19,10 @@ struct CopyDimension {
 // 16x16): dgrad 1.05 to 1.76, 1.25 in the mean, fprop 0.95 to 1.5, 1.1 in the mean.
 class MatrixCopies {
  public:
+  static constexpr int kMost = 4;  // dimensions
+
   // contiguous: the step of what lies side by side in the source.
-  MatrixCopies(const std::array<CopyDimension, 4>& dimensions, int64_t contiguous);
+  MatrixCopies(std::array<CopyDimension, kMost> box, int64_t contiguous);
 
   const CopyDimension& rows() const { return rows_; }
 
@@ -38,7 +39,7 @@ class MatrixCopies {
 
  private:
   CopyDimension rows_{1, 0, 0};
-  std::array<CopyDimension, 3> others_{{{1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
+  std::array<CopyDimension, kMost - 1> others_{{{1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
   int64_t from_ = 0, to_ = 0;
 };
 
