@@ -18,6 +18,7 @@ intel = "GenuineIntel" in CPU
 zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
 avx512 = torch.cpu._is_avx512_supported()
 zen_3 = zen_3_or_4 and not avx512
+zen_4 = zen_3_or_4 and avx512
 zen_5 = avx512 and not (intel or zen_3_or_4)
 
 
@@ -112,12 +113,15 @@ if not intel:  # groups of 8 channels
     assert served(weights, 3, 112, 128, groups=16) == "simd"  # far
     assert served(weights, 3, 28, 64, groups=8, data_format="NCX") == "simd"
     assert served("convolution_backward_data", 3, 28, 64, groups=8, data_format="NCX") == "simd"
+    assert served("convolution_backward_data", 3, 16, 64, groups=8, axes=3, stride=2) == "simd"
     assert served("convolution", 3, 28, 64, groups=8) == "simd"
     assert served("convolution", 3, 1000, 64, groups=8, axes=1) == "simd"
     assert served("convolution", 1, 1000, 64, groups=8, axes=1) == "onednn"
+    assert served("convolution_backward_data", 3, 28, 64, groups=8) == "simd"
     assert served("convolution_backward_data", 5, 14, 64, groups=8) == "simd"
     assert served(weights, 3, 56, 64, groups=8) == "simd"
     assert served(weights, 5, 56, 64, groups=8) == "onednn"
+    assert served("convolution_backward_data", 1, 56, 64, groups=8, data_format="NCX") == "simd"
 """
     environment = os.environ | {"CONVTBW_TARGET": "avx2"}
     command = [sys.executable, "-c", checks]
@@ -250,6 +254,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         data = "convolution_backward_data"
         assert served(weights, 3, 56, 64, groups=8, stride=2) == "simd"
         assert served(weights, 2, 56, 64, groups=8, stride=2) == onednn_if(zen_5)
+        assert served("convolution", 3, 112, 64, **channels_first) == "simd"
         assert served("convolution", 3, 112, 64, **channels_first, stride=2) == "simd"
         one_image = served("convolution", 1, 112, 64, **channels_first, stride=2, batch=1)
         assert one_image == "onednn"
@@ -259,7 +264,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert dilated == onednn_if(zen_3_or_4)
         assert served(data, 3, 28, 64, **channels_first) == "simd"
         assert served(data, 3, 8, 256, groups=32, batch=8) == "simd"
+        assert served(data, 3, 112, 64, **channels_first) == "simd"
+        assert served("convolution", 3, 1000, 64, **channels_first, axes=1) == "simd"
         assert served(weights, 3, 56, 64, **channels_first, batch=1) == "simd"
+        assert served(weights, 3, 56, 64, **channels_first) == "simd"
         assert served("convolution", 3, 56, 64, groups=4, stride=2) == onednn_if(zen_5)
         assert served("convolution", 3, 56, 64, groups=4, stride=2, batch=32) == "simd"  # far
         assert served("convolution", 3, 56, 64, groups=4) == "simd"  # broadcast
@@ -283,7 +291,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, channels=160, results=80, **unequal) == "simd"
         first = {"channels": 80, "results": 160, "data_format": "NCX"}
         assert served("convolution", **unequal, **first) == "simd"
-    if avx512 and zen_3_or_4:
+    if zen_4:
         assert served(data, 3, 28, 64, groups=8, stride=2) == "onednn"
         assert served(data, 3, 28, 128, groups=16, stride=2, data_format="NCX") == "simd"
         one = {"data_format": "NCX", "batch": 1}
@@ -387,7 +395,6 @@ def test_onednn_serves_where_it_is_faster() -> None:
         grouped = {"groups": 8, "dtype": torch.bfloat16}
         assert served("convolution", 3, 28, 64, **grouped) == "simd"  # spread in registers
         unequal = {"results": 128} | grouped
-        zen_4 = zen_3_or_4
         assert served("convolution", 3, 28, 64, **unequal) == onednn_if(zen_4)
         assert served("convolution", 3, 28, 192, **unequal) == "simd"
         assert served("convolution_backward_data", 3, 28, 64, **unequal) == onednn_if(zen_4)

@@ -226,9 +226,8 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
-    if (few != 8 || !as_many) return false;
+    if (few != 8 || !as_many || p.wanted == Role::x) return false;
     constexpr int64_t kLongRowOfWeights = 40;
-    if (p.wanted == Role::x) return false;
     if (p.wanted == Role::y) return !broadcasts && channels_last && g.rank == 1 && taps <= 7;
     return channels_last && g.rank == 2 && !far &&
            (!broadcasts || g.axes.back().y < kLongRowOfWeights);
