@@ -106,6 +106,12 @@ constexpr auto converting_window_rows() -> void (*)(const LaneWindowRows&) {
   else
     return nullptr;
 }
+constexpr TapsFunctions<PlaneTaps> converting_plane_taps() {
+  if constexpr (kConvertsFloat16)
+    return kPlaneTaps<float16>;
+  else
+    return {};
+}
 constexpr LaneTapsFunctions converting_taps() {
   if constexpr (kConvertsFloat16)
     return kLaneTaps<float16, float16>;
@@ -166,7 +172,7 @@ constinit const Arithmetic kF32{
     spread<float>,
     {plane_rows<float>, plane_rows<bfloat16>, plane_rows<float16>, nullptr},
     window_rows<float>,
-    kPlaneTaps<float>,
+    {kPlaneTaps<float>, kPlaneTaps<bfloat16>, converting_plane_taps(), {}},
     {kDealtTaps<float, float>, kDealtTaps<bfloat16, float>, kDealtTaps<float16, float>, {}},
     {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
     {plane_deal<float>, plane_deal<bfloat16>, plane_deal<float16>, nullptr},
@@ -196,7 +202,7 @@ constinit const Arithmetic kF64{
     spread<double>,
     {nullptr, nullptr, nullptr, plane_rows<double>},
     window_rows<double>,
-    kPlaneTaps<double>,
+    {{}, {}, {}, kPlaneTaps<double>},
     {{}, {}, {}, kDealtTaps<double, double>},
     {{}, {}, {}, kWindowTaps<double, double>},
     {nullptr, nullptr, nullptr, plane_deal<double>},

@@ -318,7 +318,7 @@ struct WindowRows {
 // Sums of the pixels that so many neighbouring rows of taps multiply, and so many taps of each:
 //   sums[k*sums_row + t*vector + i % vector] +=
 //     sum over rows r and i < count of  a[r*a_row + taps[t] + i] * b_rows[r - k][i]
-// Units. Behind the last pixel, up to a vector's end, a is read and b is 0.
+// a: units; b: elements or units. Of rows shorter than a vector, a and b are read to its end.
 struct PlaneTaps {
   const void* a;
   const void* const* b_rows;
@@ -513,7 +513,7 @@ struct Arithmetic {
   void (*spread)(const Spread&);
   void (*plane_rows[4])(const PlaneRows&);  // by Dtype of c
   void (*window_rows)(const WindowRows&);
-  TapsFunctions<PlaneTaps> plane_taps;
+  TapsFunctions<PlaneTaps> plane_taps[4];    // by Dtype of b
   DealtTapsFunctions dealt_taps[4];          // by Dtype of a
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
   void (*plane_deal[4])(const PlaneCopy&);   // by Dtype, also for pairs

@@ -313,91 +313,117 @@ CONVTBW_INLINE void add_sums(const Vector<T> (&sums)[rows][taps], T* to, int64_t
     }
 }
 
-// Of a where it may be read, the lanes that count.
+// Of a vector of a or b, the lanes that count.
 struct AllLanes {
-  template <class T>
-  CONVTBW_INLINE Vector<T> operator()(const T* p) const {
-    return load(p);
+  template <class V>
+  CONVTBW_INLINE V operator()(V v) const {
+    return v;
   }
 };
 
 struct FirstLanes {
   int64_t count;
 
-  template <class T>
-  CONVTBW_INLINE Vector<T> operator()(const T* p) const {
-    return first_lanes(load(p), count);
+  template <class V>
+  CONVTBW_INLINE V operator()(V v) const {
+    return first_lanes(v, count);
   }
 };
 
+// Those behind the first `count`.
+struct LastLanes {
+  int64_t count;
+
+  template <class V>
+  CONVTBW_INLINE V operator()(V v) const {
+    using Bits = decltype(v == v);
+    return reinterpret_cast<V>(reinterpret_cast<Bits>(v) ^
+                               reinterpret_cast<Bits>(first_lanes(v, count)));
+  }
+};
+
+// load() of a vector of b, as the registers that are left allow.
+template <int rows, int taps, class B>
+CONVTBW_INLINE auto load_b(const B* p) {
+  if constexpr (rows * taps + (rows < taps ? rows : taps) + 1 < kRegisters)
+    return load(p);
+  else
+    return load_beside_sums(p);
+}
+
 // The side that has fewer vectors is held in registers.
-template <class T, int rows, int taps, class Load>
-CONVTBW_INLINE void add_plane_taps(const T* const (&a)[taps], const T* const (&b)[rows], int64_t i,
-                                   const Load& load_a, Vector<T> (&sums)[rows][taps]) {
+template <class T, class B, int rows, int taps, class Lanes>
+CONVTBW_INLINE void add_plane_taps(const T* const (&a)[taps], const B* const (&b)[rows], int64_t i,
+                                   const Lanes& lanes, Vector<T> (&sums)[rows][taps]) {
   if constexpr (rows <= taps) {
     Vector<T> held[rows];
 #pragma GCC unroll kUnroll
-    for (int r = 0; r < rows; ++r) held[r] = loaded(load(b[r] + i));
+    for (int r = 0; r < rows; ++r) held[r] = loaded(lanes(load_b<rows, taps>(b[r] + i)));
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t) {
-      const Vector<T> here = loaded(load_a(a[t] + i));
+      const Vector<T> here = loaded(lanes(load(a[t] + i)));
 #pragma GCC unroll kUnroll
       for (int r = 0; r < rows; ++r) sums[r][t] += here * held[r];
     }
   } else {
     Vector<T> held[taps];
 #pragma GCC unroll kUnroll
-    for (int t = 0; t < taps; ++t) held[t] = loaded(load_a(a[t] + i));
+    for (int t = 0; t < taps; ++t) held[t] = loaded(lanes(load(a[t] + i)));
 #pragma GCC unroll kUnroll
     for (int r = 0; r < rows; ++r) {
-      const Vector<T> here = loaded(load(b[r] + i));
+      const Vector<T> here = loaded(lanes(load_b<rows, taps>(b[r] + i)));
 #pragma GCC unroll kUnroll
       for (int t = 0; t < taps; ++t) sums[r][t] += held[t] * here;
     }
   }
 }
 
-template <class T, int rows, int taps>
+template <class B, int rows, int taps, class T = SumOf<B>>
 void plane_taps(const PlaneTaps& call) {
   constexpr int n = kLanes<T>;
   const int64_t rest = call.count % n, whole = call.count - rest;
   Vector<T> sums[rows][taps];
   clear_sums(sums);
   for (int64_t row = 0; row < call.rows; ++row) {
-    const T *a[taps], *b[rows];
+    const T* a[taps];
+    const B* b[rows];
 #pragma GCC unroll kUnroll
     for (int t = 0; t < taps; ++t)
       a[t] = static_cast<const T*>(call.a) + row * call.a_row + call.taps[t];
 #pragma GCC unroll kUnroll
-    for (int r = 0; r < rows; ++r) b[r] = static_cast<const T*>(call.b_rows[row - r]);
+    for (int r = 0; r < rows; ++r) b[r] = static_cast<const B*>(call.b_rows[row - r]);
     for (int side = 0; side < 2; ++side)
       for (int64_t i = 0; i < call.ahead_bytes[side]; i += 64)
         __builtin_prefetch(call.ahead[side] + row * call.ahead_bytes[side] + i, 0, 2);
     for (int64_t i = 0; i < whole; i += n) add_plane_taps(a, b, i, AllLanes{}, sums);
-    // What a holds behind the last pixel may not be finite.
-    if (rest) add_plane_taps(a, b, whole, FirstLanes{rest}, sums);
+    if (rest == 0) continue;
+    // What lies behind the last pixel may not be finite, nor what was met before.
+    if (whole)
+      add_plane_taps(a, b, call.count - n, LastLanes{n - rest}, sums);
+    else
+      add_plane_taps(a, b, 0, FirstLanes{rest}, sums);
   }
   add_sums<T>(sums, static_cast<T*>(call.sums), call.sums_row);
 }
 
-template <class T, int rows, int... taps>
+template <class B, int rows, int... taps>
 constexpr void fill_plane_taps(TapsFunctions<PlaneTaps>& functions,
                                std::integer_sequence<int, taps...>) {
-  ((functions.at[rows][taps + 1] = plane_taps<T, rows, taps + 1>), ...);
+  ((functions.at[rows][taps + 1] = plane_taps<B, rows, taps + 1>), ...);
 }
 
-template <class T, int... rows>
+template <class B, int... rows>
 constexpr TapsFunctions<PlaneTaps> plane_taps_functions(std::integer_sequence<int, rows...>) {
   TapsFunctions<PlaneTaps> functions{};
-  (fill_plane_taps<T, rows + 1>(functions,
+  (fill_plane_taps<B, rows + 1>(functions,
                                 std::make_integer_sequence<int, kMaxPlaneTaps[rows + 1]>()),
    ...);
   return functions;
 }
 
-template <class T>
+template <class B>
 constexpr TapsFunctions<PlaneTaps> kPlaneTaps =
-    plane_taps_functions<T>(std::make_integer_sequence<int, kMaxTapRows>());
+    plane_taps_functions<B>(std::make_integer_sequence<int, kMaxTapRows>());
 
 }  // namespace
 }  // namespace convtbw::simd::CONVTBW_TARGET

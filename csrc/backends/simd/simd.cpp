@@ -9,6 +9,7 @@
 #include "backends/simd/kernels.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/simplify.h"
+#include "core/cpu.h"
 #include "core/group_vectors.h"
 #include "core/winograd.h"
 
@@ -143,6 +144,25 @@ bool slides_over_planes(const Problem& p) {
   return true;
 }
 
+// The same of wgrad, rows of stride 1, 16 lanes. Time of channels in lanes over that of pixels
+// (Zen 4, 24 to 512 channels; rows that fill 7 of 8 lanes):
+// - float32 3x3 of 28x28 and more 1.12 to 1.4, of 33x33 to 52x52 that fill fewer 0.96 to 1.56, of
+//   24x24 and 26x26 0.9; 5x5 to 11x11 1.0 to 1.16, that fill fewer 0.8 to 1.02; 3x3x3 whole 1.09 to
+//   1.7, others 0.85 to 1.07;
+// - float16 3x3 1.05 to 1.45; 5x5 and 7x7 whole 1.2 to 1.36, others 0.77 to 1.09; 3x3x3 whole 1.1
+//   to 1.3, others 0.86 to 0.96;
+// - pairs of bfloat16 3x3 of whole halves of lines 1.15 to 1.36, of other rows 0.82 to 1.34; 5x5 to
+//   11x11 0.54 to 1.1, 3x3x3 0.67 to 0.97.
+bool planes_of_weights_on_zen_4(const Problem& p) {
+  const auto& [depth, rows, row] = p.geometry.axes;
+  const int64_t windows = row.y, lanes = 16, padded = (windows + lanes - 1) / lanes * lanes;
+  const bool few_taps = rows.k * row.k < 15;
+  if (p.dtype == Dtype::bf16) return depth.k == 1 && few_taps && windows % 32 == 0;
+  if (windows < 28) return false;
+  if (depth.k > 1 || (p.dtype == Dtype::f16 && !few_taps)) return windows == padded;
+  return 8 * windows >= 7 * padded || (few_taps && windows >= 32);
+}
+
 // Whether lanes should be pixels or taps of one channel, so that nothing is transposed. Time of
 // these over that of channels in lanes (Zen 5, 64 to 192 channels; "whole": windows that fill
 // vectors):
@@ -200,6 +220,7 @@ bool planes(const Problem& p, int64_t lanes) {
     return row.k <= (halves ? 5 : wide ? 9 : 7);
   }
   const bool whole = windows % lanes == 0;
+  if (wide && wgrad && is_zen_4()) return planes_of_weights_on_zen_4(p);
   if (wide && wgrad)
     return windows >= 32 && whole && depth.k == 1 && p.dtype != Dtype::bf16 &&
            (!halves || taps < 15);

@@ -76,7 +76,7 @@ const char* PlaneWeightsPlan::y_row(const Operands& operands, const BoxRange& bo
 void PlaneWeightsPlan::list_rows(const Operands& operands, const BoxRange& box, int64_t channel,
                                  int64_t plane, const Memory& memory) const {
   const char* row = y_row(operands, box, channel, plane);
-  int64_t step = y_.stride[2] * unit();
+  int64_t step = y_.stride[2] * element_bytes(problem_.dtype);
   if (!in_place(box)) {
     arithmetic_.plane_copy[static_cast<int>(problem_.dtype)](
         {row, y_.stride[2], memory.y, y_row_, box.count[2], box.count[3]});
@@ -95,6 +95,9 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
   const std::vector<int64_t>& taps = slid_.row_taps();
   const int64_t most_rows = std::max<int64_t>(1, kMaxSteps / ceil_div(box.count[3], lanes));
   const int64_t count = std::ssize(taps), w_row = slid_.sliding()[2].stride * count;
+  const TapsFunctions<PlaneTaps>& functions =
+      arithmetic_
+          .plane_taps[static_cast<int>(in_place(box) ? problem_.dtype : sum_dtype(problem_.dtype))];
   PlaneTaps call{};
   call.count = box.count[3];
   call.a_row = slid_.row_step();
@@ -119,7 +122,7 @@ void PlaneWeightsPlan::add(const BoxRange& box, const char* x, const Memory& mem
           call.b_rows = memory.y_rows + row;
           for (int side = 0; side < 2; ++side)
             call.ahead[side] = aheads[side]->from + row * call.ahead_bytes[side];
-          arithmetic_.plane_taps.at[together][width](call);
+          functions.at[together][width](call);
         }
         call.ahead_bytes[0] = call.ahead_bytes[1] = 0;
       }

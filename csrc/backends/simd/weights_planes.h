@@ -46,8 +46,8 @@ class PlaneWeightsPlan : public Plan {
   }
   // Whether y's rows are read where they lie.
   bool in_place(const BoxRange& box) const {
-    return (problem_.dtype == Dtype::f32 || problem_.dtype == Dtype::f64) &&
-           box.count[3] % arithmetic_.lanes == 0;
+    return arithmetic_.plane_taps[static_cast<int>(problem_.dtype)].at[1][1] &&
+           box.count[3] >= arithmetic_.lanes;
   }
 
   const Problem problem_;
