@@ -58,6 +58,28 @@ def test_windows_of_every_kind(target: str, dtype: torch.dtype, weights_format: 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
+def test_more_windows_that_meet_little_of_x_together(target: str, dtype: torch.dtype) -> None:
+    pairs = dtype == torch.bfloat16 and multiplies_pairs(target)
+    with torch_ops.backends.use("simd", target):
+        for pixels, kernel, windows, attributes in (
+            ((8, 8), (4, 4), 50, {}),
+            ((11, 11), (7, 5), 24, {"stride": 2}),
+            ((5, 4, 5), (3, 2, 4), 36, {}),
+            ((64,), (33,), 64, {}),
+        ):
+            for weights_format in ("OIX", "XIO", "XOI"):
+                for more, served in ((0, not pairs), (-1, False)):
+                    call = problem(
+                        *("dgrad", 3 * windows + more, pixels, kernel),
+                        **{"into": 33, "dtype": dtype} | attributes,
+                    )
+                    call = ordered(call, weights_format)
+                    assert torch.equal(call.run(), call.exact()), (pixels, weights_format)
+                    assert (PLAN in call.kernel()) == served, (pixels, more)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
 def test_bias(target: str, dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
         for weights_format in ("OIX", "XIO", "XOI"):

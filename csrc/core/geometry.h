@@ -52,6 +52,15 @@ inline int64_t pixels_of_y(const Geometry& g) {
   return pixels;
 }
 
+// How many times as many pixels x has as there are windows, strides apart: a dgrad that gives every
+// pixel of x all taps computes so many times the products.
+inline double spread(const Geometry& g) {
+  double spread = 1;
+  for (const Axis& axis : g.axes)
+    spread *= static_cast<double>(axis.x) / static_cast<double>(axis.stride * axis.y);
+  return spread;
+}
+
 // Half-open; empty when begin >= end.
 struct Range {
   int64_t begin, end;

@@ -513,6 +513,11 @@ std::optional<int> phased_axis(const Problem& p) {
 // - 16, from 512 K on, taps that are neighbours 0.77 to 2.2, 1.5 in the mean, with 8 lanes 0.76 to
 //   1.0; float16 1.1 to 4.2, 1.1 to 1.5; other taps and fewer weights 0.6 to 1.4;
 // - 32 0.4 to 1.6, 0.9 in the mean.
+// dgrad computes what each window has for every tap, while the others give every pixel of x all
+// taps, which most of its edges miss: 9 to 64 windows without padding, at least three times as many
+// channels to sum over, so that adding up is little, 41 layers (Zen 4, in the same order) 0.84 to
+// 3.4, 0.95 to 3.2, 0.98 to 4.4 and once 0.78, 0.95 to 2.0, in the mean 1.3, 1.3, 1.45, 1.3; of
+// fewer channels 0.4 to 1.3. Pairs of bfloat16 0.5 to 1.5.
 // Where the others multiply pairs of bfloat16: one 0.9 to 5.2, two 0.9 to 10, four 0.8 to 1.6,
 // eight 0.6 to 1.7, from 1 M weights on 0.8 to 2.4, 1.3 in the mean, 16 0.4 to 1.0.
 bool few_pixels(const Problem& p, int64_t lanes, bool pairs) {
@@ -531,6 +536,9 @@ bool few_pixels(const Problem& p, int64_t lanes, bool pairs) {
   int64_t most = weights < kMany ? 4 : 8;
   if (weights >= kMore && (halves || (neighbours && lanes > 8))) most = 16;
   if (pairs) most = weights < kMost ? 2 : 8;
+  if (!pairs && p.wanted == Role::x && spread(g) >= 2 &&
+      static_cast<double>(g.y_channels) >= 3 * pixels)
+    most = 64;
   return pixels <= static_cast<double>(most) && units <= kMostUnits &&
          simd::may_leave_weights(p, lanes);
 }

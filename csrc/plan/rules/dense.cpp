@@ -360,7 +360,8 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 //   to 0.92, more 0.82 to 1.59;
 // - others, channels first, up to 112 pixels 0.62 to 0.93, more 0.69 to 1.23.
 // Two threads of Zen 4, 55 layers, the same in the mean: 0.76, 0.8; 0.67; 0.72, 0.78, 0.74; others,
-// channels first, 0.46 to 1.56, 0.9 in the mean, without a pattern.
+// channels first, 0.46 to 1.56, 0.9 in the mean, without a pattern; dgrad whose windows meet little
+// of x together 0.8 to 1.35, 1.15 in the mean (19 to 64 pixels, channels last).
 bool waits_for_weights(const Problem& p) {
   constexpr int64_t kLeastChannels = 24;
   const Geometry& g = p.geometry;
@@ -370,6 +371,7 @@ bool waits_for_weights(const Problem& p) {
   if (one_tap(g)) return channels_last && pixels <= 256;
   if (fprop && apart(g)) return pixels <= (channels_last ? 600 : 300);
   if (!channels_last) return is_zen_5() && pixels <= 112;
+  if (!fprop && is_zen_4() && spread(g) >= 2) return false;
   return pixels <= (fprop && unit_strides(g) ? 128 : 160);
 }
 
@@ -388,10 +390,13 @@ bool one_tap_in_padding(const Problem& p) {
 
 // fprop and dgrad of so few pixels that simd reads the weights where they lie (simd.cpp). Times
 // over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to
-// 0.8, 0.3 in the mean.
+// 0.8, 0.3 in the mean. dgrad of 9 to 18 pixels whose windows meet little of x together 0.3 to 1.1
+// (AVX-512, Zen 4, 20 layers).
 bool few_pixels(const Problem& p) {
-  constexpr int64_t kFewPixels = 8;
-  return p.wanted != Role::w && pixels_of_y(p.geometry) <= kFewPixels;
+  constexpr int64_t kFewPixels = 8, kFewSpreadPixels = 18;
+  if (p.wanted == Role::w) return false;
+  const bool spreads = p.wanted == Role::x && spread(p.geometry) >= 2;
+  return pixels_of_y(p.geometry) <= (spreads ? kFewSpreadPixels : kFewPixels);
 }
 
 bool suits_dense_kernels(const Problem& p, bool avx512) {
