@@ -224,6 +224,20 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@every_target
+def test_one_tap_of_every_second_pixel(target: str, dtype: torch.dtype) -> None:
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for pixels in (*range(1, 70), 300, 301):
+            found += wrong(pixels, ((2, 35, pixels), (27, 35, 1)), 2, 0, 1, dtype)
+        for channels in range(1, 36):
+            found += wrong(channels, ((2, channels, 5, 41), (40, channels, 1, 1)), 2, 0, 1, dtype)
+        found += wrong("3-D", ((1, 20, 3, 5, 38), (40, 20, 1, 1, 1)), 2, 0, 1, dtype)
+        found += wrong("groups", ((3, 57, 6, 37), (66, 19, 1, 1)), 2, 0, 3, dtype)
+    assert not found
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
 @every_target

@@ -31,6 +31,27 @@ struct Elements {
   }
 };
 
+// Every second element, as windows of one tap meet them whose stride is 2.
+template <class Element>
+struct EverySecond {
+  using Unit = SumOf<Element>;
+  static constexpr int kElements = 2;
+
+  const Element* p;
+
+  CONVTBW_INLINE EverySecond at(int64_t offset) const { return {p + offset}; }
+  // Two vectors that share an element: nothing is read behind the last one that counts.
+  CONVTBW_INLINE Vector<Unit> all() const {
+    constexpr auto place = [](int lanes, int lane) {
+      return 2 * lane < lanes ? 2 * lane : 2 * lane + 1;
+    };
+    return shuffle<place>(load(p), load(p + kLanes<Unit> - 1));
+  }
+  CONVTBW_INLINE Vector<Unit> some(int64_t count) const {
+    return Elements<Element>{p}.gather(2, count);
+  }
+};
+
 // Elements of 16 bits as they are.
 struct Halfwords {
   using Unit = uint32_t;
@@ -459,6 +480,26 @@ void copy_transposed(const Copy& c, From from) {
   }
 }
 
+// Rows are neighbours in the source, or as EverySecond has them; columns are in the destination.
+template <class From, class To>
+void copy_turning(const Copy& c, From from) {
+  if (c.deal > 1)
+    copy_transposed<true, From, To>(c, from);
+  else if (!copy_few_out_of_turn<From, To>(c, from))
+    copy_transposed<false, From, To>(c, from);
+}
+
+template <class To, class Element>
+bool copy_every_second(const Copy& c, Elements<Element> from) {
+  if (c.to_column != 1 || c.from_row != 2) return false;
+  copy_turning<EverySecond<Element>, To>(c, {from.p});
+  return true;
+}
+template <class To, class From>
+bool copy_every_second(const Copy&, From) {
+  return false;
+}
+
 // Any strides: gathers a vector's worth, converts, and scatters it.
 template <class From, class To>
 void copy_elements(const Copy& c, From from) {
@@ -504,15 +545,12 @@ void copy(Copy c, From from) {
   const bool turn = c.to_row == 1 || (c.to_column != 1 && c.rows > c.columns);
   if (!c.zeros && turn && c.to_column != 1) c = turned(c);
   for (int64_t panel = 0; panel < c.panels; ++panel) {
-    const bool transposed = c.to_column == 1 && c.from_row == unit;
     if (c.to_column == 1 && c.from_column == unit)
       copy_rows<From, To>(c, from);
-    else if (!transposed)
+    else if (c.to_column == 1 && c.from_row == unit)
+      copy_turning<From, To>(c, from);
+    else if (!copy_every_second<To>(c, from))
       copy_elements<From, To>(c, from);
-    else if (c.deal > 1)
-      copy_transposed<true, From, To>(c, from);
-    else if (!copy_few_out_of_turn<From, To>(c, from))
-      copy_transposed<false, From, To>(c, from);
     from = from.at(c.from_panel);
     c.to = static_cast<To*>(c.to) + c.to_panel;
   }

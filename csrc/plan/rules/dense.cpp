@@ -261,15 +261,18 @@ bool suits_image_kernels(const Problem& p, bool avx512) {
 
 // One tap with strides in 1-D and 2-D in float32. Times of simd over oneDNN, AVX2 and AVX-512
 // kernels of both, two threads of Zen 5: fprop in 1-D 1.0 to 2.2; in 2-D, channels last, 0.95
-// to 1.4, channels first, from up to 160 channels into no more, 1.05 to 1.4 (into more, or from
-// more, 0.6 to 1.05); dgrad in 1-D, channels last, into no more channels, 1.03 to 1.8; all else 0.3
-// to 1.1 (fprop in 3-D 0.4 to 1.2).
+// to 1.4, channels first, where simd gathers pixels (strides beyond 2), from up to 160 channels
+// into no more, 1.05 to 1.4 (into more, or from more, 0.6 to 1.05; strides of 2, 1-D and 2-D, two
+// threads of Zen 4, 0.5 to 1.0, twice 1.06 and 1.17); dgrad in 1-D, channels last, into no more
+// channels, 1.03 to 1.8; all else 0.3 to 1.1 (fprop in 3-D 0.4 to 1.2).
 bool suits_strided_tap_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   const bool channels_last = has_channels_last(p);
   if (p.wanted == Role::x) return g.rank == 1 && channels_last && g.x_channels <= g.y_channels;
   return p.wanted == Role::y &&
-         (g.rank == 1 || channels_last || (g.x_channels <= 160 && g.y_channels <= g.x_channels));
+         (channels_last ||
+          (g.axes.back().stride > 2 &&
+           (g.rank == 1 || (g.x_channels <= 160 && g.y_channels <= g.x_channels))));
 }
 
 // Problems for Winograd's filtering whose transformed weights, four times the weights for windows
