@@ -11,6 +11,7 @@
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/directed_plan.h"
+#include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -33,15 +34,36 @@ class FewChannelsPlan : public DirectedPlan {
     int64_t first, taps, row;
   };
 
+  // Which row of taps, along the axes before the last, a run sums over.
+  struct RowOfTaps {
+    int64_t t0, t1;
+  };
+
+  // Runs that are summed one after the other for all tiles of a column, so many at a time: both
+  // operands stay in the first-level cache (up to 13 % with 8 lanes, 9x9 from 32 channels, Zen 4).
+  struct Parts {
+    const Run* runs;
+    const int64_t* counts;
+    int64_t count;
+  };
+
   // Pieces whose sums are computed together.
   struct Group {
     size_t rows_of = 0;  // the first of the phases that differ in the last axis alone
     std::vector<Piece> pieces;
     int64_t rows = 0, weights = 0;  // offset of its packed weights: [step][row]
     int64_t tap_rows = 0;           // from a tap's rows to the next one's
-    // One after the other for all tiles of a column: both operands stay in the first-level cache
-    // (up to 13 % with 8 lanes, 9x9 from 32 channels, Zen 4).
-    std::vector<FoldedRuns> parts;
+    std::vector<Run> runs;
+    std::vector<RowOfTaps> rows_of_runs;
+    std::vector<int64_t> part_counts;  // runs of each part
+
+    Parts parts() const { return {runs.data(), part_counts.data(), std::ssize(part_counts)}; }
+  };
+
+  // A thread's parts without absent taps.
+  struct PresentParts {
+    Run* runs;
+    int64_t* counts;
   };
 
   void choose_sizes();
@@ -51,9 +73,11 @@ class FewChannelsPlan : public DirectedPlan {
                     char* packed) const;
   void run_box(const Operands& operands, int64_t group, const BoxRange& box, const BoxRange& next,
                const char* packed) const;
+  Parts present_parts(const Group& group, const PerAxis<int64_t>& window,
+                      const PresentParts& memory) const;
   template <class F>
-  void multiply(const Group& group, const char* a, const char* b, char* sums, int64_t columns,
-                const F& meanwhile) const;
+  void multiply(const Group& group, const Parts& parts, const char* a, const char* b, char* sums,
+                int64_t columns, const F& meanwhile) const;
 
   // How rows are cut into tiles, and of how many vectors these are: two make the best tile, as long
   // as there are rows.
@@ -68,7 +92,7 @@ class FewChannelsPlan : public DirectedPlan {
     return vectors;
   }
   int64_t tiles_of(const Group& group, int64_t columns) const {
-    return panels_of(group) * static_cast<int64_t>(group.parts.size()) *
+    return panels_of(group) * std::ssize(group.part_counts) *
            ceil_div(columns, vectors_of(group) * arithmetic_.lanes);
   }
   int64_t whole_lines(int64_t units) const {
@@ -98,6 +122,8 @@ class FewChannelsPlan : public DirectedPlan {
   int64_t stage_positions_;
   int64_t stage_channel_, stage_position_;  // units from one to the next
   int64_t buffer_units_, sums_units_, stage_units_;
+  int64_t most_runs_ = 0, most_parts_ = 0;  // of a group
+  int64_t local_bytes_;                     // of a thread
   int64_t group_units_;
 };
 
@@ -112,14 +138,15 @@ FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arith
   make_groups();
 
   kernel = std::string(contraction_name(problem.wanted)) + ", pixels in lanes, " + arithmetic.name;
-  workspace = (problem.geometry.groups * group_units_ +
-               problem.threads * (buffer_units_ + sums_units_ + stage_units_)) *
-              unit();
+  local_bytes_ = (buffer_units_ + sums_units_ + stage_units_) * unit() +
+                 most_runs_ * int64_t{sizeof(Run)} + most_parts_ * int64_t{sizeof(int64_t)};
+  workspace = problem.geometry.groups * group_units_ * unit() + problem.threads * local_bytes_;
   bytes = static_cast<int64_t>(sizeof(FewChannelsPlan) + phases_.size() * sizeof(BoxPhase) +
                                groups_.size() * sizeof(Group));
   for (const Group& group : groups_) {
-    bytes += static_cast<int64_t>(group.pieces.size() * sizeof(Piece));
-    for (const FoldedRuns& part : group.parts) bytes += part.bytes();
+    bytes += static_cast<int64_t>(group.pieces.size() * sizeof(Piece) +
+                                  group.runs.size() * (sizeof(Run) + sizeof(RowOfTaps)) +
+                                  group.part_counts.size() * sizeof(int64_t));
   }
 }
 
@@ -213,7 +240,7 @@ void FewChannelsPlan::make_groups() {
       const int64_t used = groups_.empty() ? 0 : groups_.back().rows / out_channels_;
       const bool fresh = !joined_ || used >= most_taps || (phase % last_axis == 0 && first == 0) ||
                          (first == 0 && used + taps > most_taps);
-      if (fresh) groups_.push_back({phase - phase % last_axis, {}, 0, 0, 0, {}});
+      if (fresh) groups_.emplace_back().rows_of = phase - phase % last_axis;
       Group& group = groups_.back();
       const int64_t count = std::min(taps - first, most_taps);
       group.pieces.push_back({phase, first, count, group.rows});
@@ -237,6 +264,8 @@ void FewChannelsPlan::make_groups() {
       }
     }
     add_runs(group);
+    most_runs_ = std::max(most_runs_, static_cast<int64_t>(std::ssize(group.runs)));
+    most_parts_ = std::max(most_parts_, static_cast<int64_t>(std::ssize(group.part_counts)));
     const BoxPhase& phase = phases_[group.pieces.front().phase];
     group_units_ +=
         phase.taps / (joined_ ? phase.axes[3]->sliding.taps : 1) * in_units_ * group.rows;
@@ -257,17 +286,48 @@ void FewChannelsPlan::add_runs(Group& group) const {
         const int64_t pieces = ceil_div(in_units_, kMaxSteps);
         for (int64_t piece = 0, done = 0; piece < pieces; ++piece) {
           const int64_t count = (in_units_ - done) / (pieces - piece);
-          if (group.parts.empty() || steps + count > kMaxSteps) {
-            group.parts.emplace_back();
+          if (group.part_counts.empty() || steps + count > kMaxSteps) {
+            group.part_counts.push_back(0);
             steps = 0;
           }
-          group.parts.back().add({a + done * group.rows, b + done * plane_, count}, group.rows,
-                                 plane_);
+          group.runs.push_back({a + done * group.rows, b + done * plane_, count});
+          group.rows_of_runs.push_back({t0, t1});
+          ++group.part_counts.back();
           steps += count;
           done += count;
         }
         a += in_units_ * group.rows;
       }
+}
+
+// What a row of windows meets of the operand: without padding, 14x14x14 pixels under 5x5x5 taps
+// meet half of all rows of taps.
+FewChannelsPlan::Parts FewChannelsPlan::present_parts(const Group& group,
+                                                      const PerAxis<int64_t>& window,
+                                                      const PresentParts& memory) const {
+  const BoxPhase& phase = phases_[group.rows_of];
+  const auto taps_along = [&](int a) {
+    return present_taps(phase.axes[a]->sliding, in_.extent[a], window[a]);
+  };
+  const Range planes = taps_along(1), rows = taps_along(2);
+  const auto all = [&](int a, const Range& taps) {
+    return taps.end - taps.begin == phase.axes[a]->sliding.taps;
+  };
+  if (all(1, planes) && all(2, rows)) return group.parts();
+  Parts parts{memory.runs, memory.counts, 0};
+  Run* to = memory.runs;
+  size_t i = 0;
+  for (const int64_t count : group.part_counts) {
+    const Run* const first = to;
+    for (const size_t end = i + count; i < end; ++i) {
+      const RowOfTaps& row = group.rows_of_runs[i];
+      if (row.t0 >= planes.begin && row.t0 < planes.end && row.t1 >= rows.begin &&
+          row.t1 < rows.end)
+        *to++ = group.runs[i];
+    }
+    if (to != first) memory.counts[parts.count++] = to - first;
+  }
+  return parts;
 }
 
 void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index,
@@ -313,22 +373,26 @@ void FewChannelsPlan::pack_weights(const Operands& operands, int64_t group_index
 
 // sums[row][column] for whole vectors of columns; calls `meanwhile` after every tile.
 template <class F>
-void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b, char* sums,
-                               int64_t columns, const F& meanwhile) const {
+void FewChannelsPlan::multiply(const Group& group, const Parts& parts, const char* a, const char* b,
+                               char* sums, int64_t columns, const F& meanwhile) const {
   const Tiles& tiles = arithmetic_.tiles;
   const int64_t panels = panels_of(group), most_vectors = vectors_of(group);
   TileCall call{};
   call.set_steps(group.rows, plane_, unit());
   call.c_row = sums_pitch_;
   int64_t left = ceil_div(columns, arithmetic_.lanes);
+  if (parts.count == 0)
+    for (int64_t row = 0; row < group.rows; ++row)
+      std::memset(sums + row * sums_pitch_ * unit(), 0, left * arithmetic_.lanes * unit());
   for (int64_t pieces = ceil_div(left, most_vectors); pieces > 0; --pieces) {
     const int64_t vectors = ceil_div(left, pieces);
     left -= vectors;
     call.live = vectors * arithmetic_.lanes;
     call.b = b;
     call.start = Start::zero;
-    for (const FoldedRuns& part : group.parts) {
-      part.use_in(call);
+    call.runs = parts.runs;
+    for (int64_t part = 0; part < parts.count; ++part) {
+      call.run_count = parts.counts[part];
       for (int64_t panel = 0, row = 0; panel < panels; ++panel) {
         const int64_t rows = (group.rows - row) / (panels - panel);
         call.a = a + row * unit();
@@ -338,6 +402,7 @@ void FewChannelsPlan::multiply(const Group& group, const char* a, const char* b,
         row += rows;
       }
       call.start = Start::accumulate;
+      call.runs += call.run_count;
     }
     b += call.live * unit();
     sums += call.live * unit();
@@ -356,10 +421,12 @@ Range FewChannelsPlan::present(const BoxRange& box) const {
 void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, const BoxRange& box,
                               const BoxRange& next, const char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
-  char* const buffer = local_scratch<char>((buffer_units_ + sums_units_ + stage_units_) * unit());
+  char* const buffer = local_scratch<char>(local_bytes_);
   char* const sums = buffer + buffer_units_ * unit();
   char* const stage = sums + sums_units_ * unit();
   char* const starts = stage + out_channels_ * stage_pitch_ * unit();  // one a channel
+  Run* const runs = reinterpret_cast<Run*>(stage + stage_units_ * unit());
+  const PresentParts present_memory{runs, reinterpret_cast<int64_t*>(runs + most_runs_)};
   const char* const in = in_data(operands, group_index);
   char* const out = out_data(operands, group_index);
   const CopyFunction unpack = arithmetic_.unpack[static_cast<int>(problem_.dtype)];
@@ -436,14 +503,16 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   }
   BoxPrefetch prefetch(packing_, in, next, 0, in_channels_, tiles);
   const auto fetch_some = [&] { prefetch.fetch(); };
-  // One row of windows; p: where its results begin.
-  const auto add_group = [&](const Group& group, const char* b, PerAxis<int64_t> p) {
+  // One row of windows, u; p: where its results begin.
+  const auto add_group = [&](const Group& group, const PerAxis<int64_t>& u, const char* b,
+                             PerAxis<int64_t> p) {
     const char* const a = packed + group.weights * unit();
+    const Parts parts = present_parts(group, u, present_memory);
     if (joined_) {
       const int64_t count = columns.end - columns.begin,
                     rest = ceil_div(count, lanes) * lanes - count;
-      multiply(group, a, b + (trimmed_ ? 0 : columns.begin) * unit(), sums + columns.begin * unit(),
-               count, fetch_some);
+      multiply(group, parts, a, b + (trimmed_ ? 0 : columns.begin) * unit(),
+               sums + columns.begin * unit(), count, fetch_some);
       for (int64_t row = 0; row < group.rows && rest; ++row)
         std::memset(sums + (row * sums_pitch_ + columns.end) * unit(), 0, rest * unit());
     }
@@ -457,7 +526,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
       if (joined_) {
         from += shift + piece.first * footing.tap;
       } else {
-        multiply(group, a, b + from * unit(), sums, count, fetch_some);
+        multiply(group, parts, a, b + from * unit(), sums, count, fetch_some);
         from = 0;
       }
       sum.step = group.tap_rows * sums_pitch_ + footing.tap;
@@ -491,7 +560,7 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
         for (int a = 0; a < kBoxRank - 1; ++a)
           p[a] = rows_of.axes[a]->out + u[a] * rows_of.axes[a]->out_step;
         for (auto group = begin; group != end; ++group)
-          add_group(*group, buffer + row * in_units_ * plane_ * unit(), p);
+          add_group(*group, u, buffer + row * in_units_ * plane_ * unit(), p);
         if (interleaved_)
           finish(p, p[3] - axis.out - box.begin[3] * axis.step, 1, positions.count[3]);
       });

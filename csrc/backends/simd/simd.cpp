@@ -112,14 +112,15 @@ bool few_channels(const Problem& p, int64_t lanes) {
   const int64_t others = fprop ? g.x_channels : g.y_channels;
   if (fprop && last.stride > 1) return false;
   const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
-  const int64_t pixels = fprop ? last.x : last.y;
+  // Of the lanes of a row of the operand those that belong to windows.
+  const int64_t pixels = last.y, row = padded(fprop ? last.x : last.y);
   if (dilated(g)) {
-    const double filled = static_cast<double>(pixels) / static_cast<double>(padded(pixels));
+    const double filled = static_cast<double>(pixels) / static_cast<double>(row);
     const double most = (lanes > 8 ? 5.0 : 3.2) * filled * present_part(g);
     if (static_cast<double>(channels) > most * most) return false;
   }
   if (2 * channels < lanes) return true;
-  if (pixels * padded(channels) < channels * padded(pixels)) return false;
+  if (pixels * padded(channels) < channels * row) return false;
   if (channels < (lanes > 8 ? 12 : 8)) return true;
   return channels <= 24 && others >= 8 * channels && 4 * channels <= 3 * padded(channels);
 }
