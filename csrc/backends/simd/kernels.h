@@ -521,9 +521,10 @@ struct Arithmetic {
   const Winograd* winograd;  // float32 only
 };
 
-// The kernels that one target offers. bf16_pairs may be nullptr.
+// The kernels that one target offers. The last two may be nullptr.
 struct Kernels {
   const Arithmetic *f32, *f64, *bf16_pairs;
+  const Arithmetic* f32_of_half_lanes = nullptr;  // of a vector, at the same rate
 };
 
 namespace generic {
