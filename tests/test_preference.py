@@ -293,6 +293,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
         first = {"channels": 80, "results": 160, "data_format": "NCX"}
         assert served("convolution", **unequal, **first) == "simd"
     if zen_4:
+        assert served("convolution", 3, 64, 32, results=24, stride=2) == "simd"
+        assert served("convolution", 3, 64, 32, results=32, stride=2) == "onednn"
         assert served(data, 3, 28, 64, groups=8, stride=2) == "onednn"
         assert served(data, 3, 28, 128, groups=16, stride=2, data_format="NCX") == "simd"
         one = {"data_format": "NCX", "batch": 1}

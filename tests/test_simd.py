@@ -224,6 +224,23 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_half_vectors_are_named(dtype: str) -> None:
+    """AVX2's kernels are a part of the target avx512 where its vectors would be emptier."""
+    if "avx512" not in torch_ops.backends.targets():
+        pytest.skip("the CPU has no AVX-512")
+    kernels = set()
+    with torch_ops.backends.use("simd", "avx512"):
+        for channels in range(17, 41):
+            shape = Shape("half", False, 1, 30, channels, (20, 20), 5)
+            name, args, attributes = Case(shape, "NCX", dtype, "forward").our_call()
+            plan = torch_ops.backends.explain(name, *args, **attributes)
+            assert plan.target == "avx512"
+            kernels.add((24 < channels <= 32, "f32 of 8 lanes" in plan.kernel))
+    # Where half a vector is as slow as a whole one, it never serves.
+    assert kernels in ({(False, True), (True, False)}, {(False, False), (True, False)})
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
 @every_target
 def test_one_tap_of_every_second_pixel(target: str, dtype: torch.dtype) -> None:
