@@ -98,7 +98,7 @@ def measure(contenders: dict[str, Contender], effort: Effort) -> Times:
     error of a contender that may decline is its reason; any other one is raised.
     """
     times = Times()
-    calls: dict[str, int] = {}
+    several: list[str] = []
     for name, contender in contenders.items():
         try:
             with contender.context():
@@ -114,10 +114,13 @@ def measure(contenders: dict[str, Contender], effort: Effort) -> Times:
         if first > effort.once_above:
             times.once.append(name)
         else:
-            calls[name] = max(1, int(SLICE / first))
+            several.append(name)
     started, rounds = time.perf_counter(), 0
-    while calls and (rounds < effort.rounds or time.perf_counter() - started < effort.seconds):
-        for name, count in calls.items():
+    while several and (rounds < effort.rounds or time.perf_counter() - started < effort.seconds):
+        for name in several:
+            # As long a turn for all: calls in a row become faster, and whoever was warmed up first,
+            # while new pages were zeroed, would be asked for fewest.
+            count = max(1, int(SLICE / times.seconds[name]))
             with contenders[name].context():
                 if times.seconds[name] < 10 * SLICE:
                     # Not timed: the one before has left its own data in the caches, to the
