@@ -87,6 +87,9 @@ def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> 
             ("rows of several boxes", ((1, 3, 3, 700), (20, 3, 3, 5)), 1, 2),
             ("long sums", ((1, 2, 5, 40), (131, 2, 3, 4)), 2, 1),
             ("windows without pixels", ((1, 3, 6), (7, 3, 3)), 1, 40),
+            ("rows of windows without pixels", ((2, 3, 6, 9), (20, 3, 3, 3)), 1, 8),
+            ("long sums of rows that miss taps", ((1, 2, 7, 40), (131, 2, 6, 4)), 2, 3),
+            ("planes and rows that miss taps", ((1, 3, 6, 5, 9), (33, 3, 4, 4, 5)), 1, 3),
         ):
             found += wrong(what, shape, stride, pad, 1, dtype)
     assert not found

@@ -315,27 +315,36 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const Geometry& g = problem_.geometry;
   // Of one tap: a cache line of channels that are neighbours. One after the other, 3x3 of 256 to
-  // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5).
+  // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5). Or of all taps,
+  // where those of one channel follow those of the one before: channel by channel, vectors of 9
+  // elements, 128 to 1024 channels took 1.05 to 1.4 times as long (28x28 to 6x6, Zen 4).
   constexpr int64_t kTileBytes = 64 << 10, kLine = 16;
+  const bool one = taps_contiguous_ && w_in_ != all_taps_;
   const int64_t together =
-      taps_contiguous_ ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kLine);
+      one ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kLine);
   char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
-  // [tap][channel][lane], from a channel on.
+  const int64_t tap_step = (taps_contiguous_ ? 1 : together) * width * 4,
+                channel_step = (taps_contiguous_ ? all_taps_ : 1) * width * 4;
+  // From a channel on.
   const auto fill_tile = [&](int64_t channel) {
     const char* const w =
         static_cast<const char*>(operands.data.w) +
         (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
     Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-    if (taps_contiguous_) return pack(copy);
+    const int64_t channels = std::min(together, in_channels_ - channel);
+    if (taps_contiguous_) {
+      copy.rows *= channels;
+      return pack(copy);
+    }
     copy.from_row = w_in_;
-    copy.rows = std::min(together, in_channels_ - channel);
+    copy.rows = channels;
     for (int64_t tap = 0; tap < all_taps_; ++tap) {
       const int64_t columns = g.axes[2].k, rows = g.axes[1].k;
       const int64_t at = tap / columns / rows * problem_.w.axes[0] +
                          tap / columns % rows * problem_.w.axes[1] +
                          tap % columns * problem_.w.axes[2];
       copy.from = w + at * bytes;
-      copy.to = tile + tap * together * width * 4;
+      copy.to = tile + tap * tap_step;
       pack(copy);
     }
   };
@@ -343,7 +352,7 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   for (int64_t channel = 0; channel < in_channels_; ++channel) {
     if (channel == chunk->first + chunk->channels) ++chunk;
     if (channel % together == 0) fill_tile(channel);
-    const char* const of_channel = tile + channel % together * width * 4;
+    const char* const of_channel = tile + channel % together * channel_step;
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)
         for (size_t i3 = 0; i3 < axes_[3].phases.size(); ++i3) {
@@ -360,8 +369,7 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
               for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
                 weights.taps[t1][t2] =
                     of_channel +
-                    ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) *
-                        together * width * 4;
+                    ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) * tap_step;
             weights.to = packed + (block_offset(*chunk, i1, i2, i3, part, block) +
                                    (t0 * chunk->channels + channel - chunk->first) * width) *
                                       4;

@@ -32,9 +32,7 @@ bool has_avx512() {
 }
 
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
-#endif
 
-#if defined(__x86_64__)
 const simd::Arithmetic& avx2_beside_avx512() {
   static const simd::Arithmetic arithmetic = [] {
     simd::Arithmetic named = *simd::avx2::kKernels.f32;
@@ -158,8 +156,8 @@ bool slides_over_planes(const Problem& p) {
   return true;
 }
 
-// The same of wgrad, rows of stride 1, 16 lanes. Time of channels in lanes over that of pixels
-// (Zen 4, 24 to 512 channels; rows that fill 7 of 8 lanes):
+// What planes() says of wgrad, rows of stride 1, 16 lanes. Time of channels in lanes over that of
+// pixels (Zen 4, 24 to 512 channels; rows that fill 7 of 8 lanes):
 // - float32 3x3 of 28x28 and more 1.12 to 1.4, of 33x33 to 52x52 that fill fewer 0.96 to 1.56, of
 //   24x24 and 26x26 0.9; 5x5 to 11x11 1.0 to 1.16, that fill fewer 0.8 to 1.02; 3x3x3 whole 1.09 to
 //   1.7, others 0.85 to 1.07;
