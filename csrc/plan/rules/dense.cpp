@@ -392,7 +392,7 @@ bool one_tap_in_padding(const Problem& p) {
   });
 }
 
-// fprop and dgrad of so few pixels that simd reads the weights where they lie (simd.cpp). Times
+// fprop and dgrad of so few pixels that simd reads the weights where they lie (simd/rules). Times
 // over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to
 // 0.8, 0.3 in the mean. dgrad of 9 to 18 pixels whose windows meet little of x together 0.3 to 1.1
 // (AVX-512, Zen 4, 20 layers).
