@@ -24,7 +24,8 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 # By name: templates whose last two numbers, or the last one, multiply to their accumulators: a tile
 # is one over <arithmetic, rows, vectors>, a run of taps over <..., taps, pixels, type>, a row of
 # taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps,
-# rows, rows of taps together, type>, of planes a tile one over <..., rows, vectors, type> and a
+# rows, rows of taps together, type>, windows that are added up one by one over <..., taps, rows of
+# taps that stay in registers, type>, of planes a tile one over <..., rows, vectors, type> and a
 # column one over <..., taps, type>. Runs of 16-bit elements lack a register for what is converted,
 # and spill some sums with AVX2.
 KERNELS = {
@@ -32,6 +33,7 @@ KERNELS = {
     "run of taps": r"::lane_runs<(?:(?:float|double), .*TapKind\)[024]|.*bfloat16, .*TapKind\)3), "
     r"\d+, (\d+), \w+>\(",
     "band": r"::band_of_windows<(?:float|double), \w+, (\d+), (\d+), \d, \w+>\(",
+    "scatter": r"::scattered_windows<(?:float|double), \w+, (3|4), [12], \w+>\(",
     "plane": r"::plane_tile<\w+, (\d+), (\d+), \w+>\(",
     "column": r"::plane_column<\w+, (\d+), \w+>\(",
     "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), (\d+), \w+>\(",
@@ -196,6 +198,8 @@ def disassembly() -> str:
         ("band", "avx512"),
         ("plane", "avx2"),
         ("plane", "avx512"),
+        ("scatter", "avx2"),
+        ("scatter", "avx512"),
     ],
 )
 def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> None:
@@ -203,7 +207,7 @@ def test_sums_stay_in_registers(disassembly: str, target: str, kind: str) -> Non
     assert found, f"no {kind} in the library; is it stripped?"
     for name, accumulators, function in found:
         try:
-            if kind in ("row of taps", "plane"):
+            if kind in ("row of taps", "plane", "scatter"):
                 check_row(accumulators, function)
                 continue
             many = accumulators >= MANY_ROWS and ", 1>" in name

@@ -254,7 +254,7 @@ ROWS_OF_TAPS = (
     last(1, CHANNELS, 9, 12, kernel=(3, 3), padding=(1, 1)),
     last(1, CHANNELS, 9, 30, kernel=(5, 7), padding=(2, 3)),
     last(1, CHANNELS, 9, 12, kernel=(2, 3), padding=(1, 1)),
-    last(1, CHANNELS, 11, 12, kernel=(5, 5), padding=(2, 2), stride=(2, 2)),
+    last(1, CHANNELS, 11, 12, kernel=(5, 5), padding=(2, 2), stride=(2, 3)),
     last(1, CHANNELS, 11, 12, kernel=(3, 4), padding=(2, 2), dilation=(2, 1)),
     last(2, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
     # Transposed first.
@@ -360,6 +360,65 @@ def test_bands_leave_out_taps_that_are_absent(target: str, partial: str, value: 
             w.fill_(value)
             operand.zero_()[tuple(int(at * (n - 1)) for n in operand.shape)] = 1
             call = call_of(partial, x, w, y, layer)
+            with torch_ops.backends.use("simd", target):
+                assert call.is_exact(), (layer, at)
+
+
+# Windows two pixels apart along rows: every number of taps and of their rows; rows that begin and end
+# at every tap, or beyond the last one; one to some windows.
+SCATTERED = (
+    *(
+        last(2, CHANNELS, 9, 8 + taps + n, kernel=(3, taps), padding=(1, p), stride=(2, 2))
+        for taps in range(3, 8)
+        for p in (0, 1, taps // 2, taps - 1)
+        for n in range(3)
+    ),
+    *(last(1, CHANNELS, 7, taps, kernel=(2, taps), stride=(1, 2)) for taps in range(3, 8)),
+    *(
+        last(1, CHANNELS, 11, 16, kernel=(rows, 3), padding=(rows // 2, 1), stride=(s, 2))
+        for rows in (1, 2, 3, 5, 7)
+        for s in (1, 2, 3)
+    ),
+    *(
+        last(1, channels, 12, 7, kernel=(3, 5), padding=(1, 2), stride=(2, 2))
+        for channels in (16, 17, 32, 47)
+    ),
+    last(1, CHANNELS, 20, 9, kernel=(3, 3), padding=(2, 1), stride=(1, 2), dilation=(2, 1)),
+    # Windows of other axes leave rows of pixels out.
+    last(1, CHANNELS, 9, 14, kernel=(2, 4), padding=(0, 1), stride=(3, 2)),
+    last(2, CHANNELS, 300, kernel=(5,), padding=(2,), stride=(2,)),
+    last(2, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1), stride=(2, 2, 2)),
+    last(2, CHANNELS, 3, 8, 9, kernel=(2, 3, 3), padding=(3, 1, 1), stride=(1, 2, 2)),
+    # Pieces of rows; pixels in pages of their own, of one part and several.
+    last(1, 64, 9, 600, kernel=(3, 3), padding=(1, 1), stride=(2, 2)),
+    last(1, 1040, 8, 40, kernel=(3, 3), padding=(1, 1), stride=(2, 2)),
+    last(1, 2064, 3, 37, kernel=(3, 6), padding=(1, 2), stride=(1, 2)),
+    # Transposed first, whole or in several boxes.
+    Layer((2, CHANNELS, 9, 15), (3, 3), (1, 1), stride=(2, 2)),
+    Layer((6, 40, 18, 30), (3, 7), (1, 3), stride=(2, 2)),
+    Layer((1, 40, 9, 20, 31), (3, 3, 5), (1, 1, 2), stride=(2, 2, 2)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_results_window_by_window(target: str, dtype: torch.dtype) -> None:
+    converts = dtype != torch.float16 or target in ("avx2", "avx512")
+    with torch_ops.backends.use("simd", target):
+        for layer in SCATTERED:
+            call = call_of("dgrad", *layer.operands(dtype), layer)
+            assert ("window by window" in call.kernel()) == converts, (layer, call.kernel())
+            assert torch.equal(call.run(), call.exact()), layer
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@every_target
+def test_windows_leave_out_taps_that_are_absent(target: str, value: float) -> None:
+    for layer in SCATTERED[::5]:
+        x, w, y = layer.operands(torch.float32)
+        for at in (0, 0.5, 1):
+            y.zero_()[tuple(int(at * (n - 1)) for n in y.shape)] = 1
+            call = call_of("dgrad", x, w.fill_(value), y, layer)
             with torch_ops.backends.use("simd", target):
                 assert call.is_exact(), (layer, at)
 

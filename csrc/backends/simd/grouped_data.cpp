@@ -37,7 +37,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
       parts_{order_.lanes, arithmetic.lanes},
       lanes_pitch_(odd_lines(ceil_div(parts_.lanes, parts_.width) * parts_.width)),
       weights_pitch_(spreading_ == Spreading::by_broadcast ? parts_.width : lanes_pitch_),
-      pairs_(pairs_channels_ || suits_pairs() ? pairs : nullptr),
+      pairs_(pairs_channels_ || (!suits_scatter() && suits_pairs()) ? pairs : nullptr),
       side_(arithmetic, in_, order_, spreading_, ways_of(axes_),
             {axes_[0].windows, axes_[1].windows, axes_[2].windows, axes_[3].windows},
             rows_together() > 1 || met_in_place(), least_whole(), pairs_),
@@ -45,6 +45,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   staged_ = out_.channel != 1 || parts_.lanes < parts_.width;
   out_dtype_ = staged_ ? sum_dtype(problem.dtype) : problem.dtype;
   banded_ = !pairs_ && suits_bands() && side_.dtype() == out_dtype_;
+  scattered_ = suits_scatter() && side_.dtype() == out_dtype_;
   // Bands ask for the next columns: 3x3 of 10 MB, in the third-level cache, takes 0.39 to 1.08 of
   // the time, as its pages happen to lie, of 5 MB 1.1. Results of 25 MB and more take 1.1 to 1.35
   // times as long if they ask for these too.
@@ -55,6 +56,7 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
                       !(banded_ && in_bytes > far.reads);
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
+  if (scattered_) axes_[3].phases = {joined_row_phases()};
   phases_ = box_phases(axes_, side_.strips());
   for (const BoxPhase& phase : phases_) {
     taps_ += phase.taps * planes_;
@@ -67,11 +69,17 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   kernel = std::string(contraction_name(problem.wanted)) + ", channels of all groups in lanes, " +
            (overlapping_ ? "overlapping windows, "
             : banded_    ? "in bands, "
+            : scattered_ ? "window by window, "
                          : "") +
            in_words(spreading_) + (side_.in_place() ? "in place, " : "") +
            (pairs_ ? *pairs_ : arithmetic).name;
   workspace = weights_units() * unit() + problem.threads * local_bytes();
   bytes = sizeof(GroupedDataPlan);
+}
+
+// Elements of 16 bits are copied as sums, results channels last are written as they are.
+bool GroupedDataPlan::mixes_dtypes() const {
+  return problem_.dtype != sum_dtype(problem_.dtype) && in_.channel != 1 && out_.channel == 1;
 }
 
 // Whether elements should be met where they lie, not copied.
@@ -98,16 +106,16 @@ bool GroupedDataPlan::met_in_place() const {
   return out_.channel == 1 && arithmetic_.lane_row[dtype][dtype];
 }
 
-// Bands have no regions along rows: without the zeros 0.2 to 0.75 of the time of small images.
-// Otherwise taps are listed for every region of windows, which takes longer than few of them.
-// Channels first, time without zeros over that with them, 8 and 16 lanes (Zen 5), by vectors of all
-// images:
+// Bands, and windows one by one, have no regions along rows: without the zeros 0.2 to 0.75 of the
+// time of small images. Otherwise taps are listed for every region of windows, which takes longer
+// than few of them. Channels first, time without zeros over that with them, 8 and 16 lanes (Zen 5),
+// by vectors of all images:
 // - up to 96, 5x5 of 7x7 1.0 to 1.8, of 8x8 1.1 to 1.45; 7x7 up to 14x14 1.1 to 3.2; 3x3 of 7x7
 //   0.95 to 1.12, with strides 0.86 to 0.95;
 // - more, 7x7 of 7x7 1.25 to 1.7, of 14x14 and 20x20 0.88 to 0.95; 5x5 0.85 to 1.0.
 double GroupedDataPlan::least_whole() const {
   constexpr int64_t kFewVectors = 96;
-  if (suits_bands() && !pairs_) return 0;
+  if ((suits_bands() && !pairs_) || suits_scatter()) return 0;
   if (in_.channel == 1) return least_whole_in_place(spreading_);
   if (many_regions(in_, ways_of(axes_)[3])) return 1;
   const Geometry& g = problem_.geometry;
@@ -151,20 +159,21 @@ void GroupedDataPlan::choose_sizes() {
 }
 
 // What every sum starts from: the bias or zero; then the weights, whose taps are
-// [phase][plane][tap], where rows of taps are in pairs with half as many rows. Here a vector of the
-// lanes.
-void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, char* packed) const {
+// [phase][plane][tap], where rows of taps are in pairs with half as many rows. Here some vectors of
+// the lanes.
+void GroupedDataPlan::pack_weights(const Operands& operands, int64_t vector, int64_t vectors,
+                                   char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype), first = vector * parts_.width;
-  const int64_t count = std::min(parts_.width, parts_.lanes - first);
-  const int64_t zeros = parts_.width - count;
+  const int64_t whole = vectors * parts_.width, count = std::min(whole, parts_.lanes - first);
+  const int64_t zeros = whole - count;
   const int dtype = static_cast<int>(problem_.dtype);
   const CopyFunction copy = (pairs_ ? *pairs_ : arithmetic_).pack[dtype];
   char* to = packed + first * unit();
   if (operands.bias)
     arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, count, 1, to,
-                              parts_.width, 1, 1, count, zeros});
+                              whole, 1, 1, count, zeros});
   else
-    std::memset(to, 0, parts_.width * unit());
+    std::memset(to, 0, whole * unit());
   const WeightsStrides& w = problem_.w;
   const int64_t together = rows_together(), channels = pairs_channels_ ? 2 : 1;
   for (const BoxPhase& phase : phases_) {
@@ -326,6 +335,12 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
       run_bands(phase, windows, view, c_stride, row, reinterpret_cast<LaneTapRow*>(runs));
       continue;
     }
+    if (scattered_) {
+      row.a = view.data;
+      row.c = c;
+      run_scatter(phase, windows, view, c_stride, row, reinterpret_cast<LaneTapRow*>(runs));
+      continue;
+    }
     PerAxis<Sliding> sliding;
     PerAxis<int64_t> a_step, c_step;
     for (int a = 0; a < kBoxRank; ++a) {
@@ -373,10 +388,15 @@ void GroupedDataPlan::fill(const BoxRange& positions, char* c, const PerAxis<int
 }
 
 void GroupedDataPlan::run(const Operands& operands) const {
+  constexpr int64_t kPackedTogether = 8;  // vectors
   const int64_t boxes = grid_.boxes();
   char* const packed = shared_scratch<char>(weights_units() * unit());
-  parallel_for(problem_.threads, ceil_div(parts_.lanes, parts_.width),
-               [&](int64_t vector) { pack_weights(operands, vector, packed); });
+  const int64_t vectors = ceil_div(parts_.lanes, parts_.width);
+  const int64_t together = spreading_ == Spreading::by_broadcast ? 1 : kPackedTogether;
+  parallel_for(problem_.threads, ceil_div(vectors, together), [&](int64_t i) {
+    const int64_t vector = i * together;
+    pack_weights(operands, vector, std::min(together, vectors - vector), packed);
+  });
   // Boxes of one part follow each other: its channels' cache lines are then a thread's own.
   parallel_for(problem_.threads, parts_.count() * boxes, [&](int64_t i) {
     if (overlapping_)

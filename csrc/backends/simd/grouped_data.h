@@ -27,7 +27,7 @@ class GroupedDataPlan : public DirectedPlan {
   bool met_in_place() const;
   double least_whole() const;
   void choose_sizes();
-  void pack_weights(const Operands& operands, int64_t vector, char* packed) const;
+  void pack_weights(const Operands& operands, int64_t vector, int64_t vectors, char* packed) const;
   int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,
                      int64_t along) const;
   void list_taps(const BoxPhase& phase, const LaneView& view, const Region& region, int64_t along,
@@ -36,6 +36,12 @@ class GroupedDataPlan : public DirectedPlan {
                const char* packed) const;
   void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
                  const PerAxis<int64_t>& c_stride, const LaneRow& row, LaneTapRow* tap_rows) const;
+  bool mixes_dtypes() const;
+  bool suits_scatter() const;
+  Phase joined_row_phases() const;
+  void run_scatter(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
+                   const PerAxis<int64_t>& c_stride, const LaneRow& row,
+                   LaneTapRow* tap_rows) const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;
@@ -68,7 +74,7 @@ class GroupedDataPlan : public DirectedPlan {
   const LaneWeights weights_;
   bool complete_ = true;  // every result position belongs to a phase
   bool asks_ahead_, asks_for_results_;
-  bool banded_, overlapping_ = false;
+  bool banded_, scattered_, overlapping_ = false;
   bool staged_;      // results are sums in another order than the tensor's
   Dtype out_dtype_;  // of what is written first
   BoxGrid grid_;

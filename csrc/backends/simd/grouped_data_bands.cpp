@@ -14,8 +14,7 @@ namespace convtbw::simd {
 bool GroupedDataPlan::suits_bands() const {
   if (order_.spread() || axes_[2].windows == 1 || axes_[3].phases.empty()) return false;
   if (problem_.dtype != sum_dtype(problem_.dtype)) {
-    // Elements are copied as sums, results channels last are written as they are.
-    if (in_.channel != 1 && out_.channel == 1) return false;
+    if (mixes_dtypes()) return false;
     // In place they are converted for every row of taps: float16 9x9 and 11x11 of 56x56 1.1 to 1.2
     // times as long, of 28x28 0.85 to 1.0.
     constexpr int64_t kManyTaps = 8, kLongRow = 28;

@@ -9,6 +9,7 @@
 #include "backends/simd/copy.h"
 #include "backends/simd/dealt_taps.h"
 #include "backends/simd/lane_bands.h"
+#include "backends/simd/lane_scatter.h"
 #include "backends/simd/lane_slides.h"
 #include "backends/simd/lane_window_rows.h"
 #include "backends/simd/lane_windows.h"
@@ -64,6 +65,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {},
     {},
+    {},
     {{}, {{}, kPairedSlides}},
     {},
     {{lane_row<bfloat16, float, TapKind::spread_pair>,
@@ -97,6 +99,12 @@ constexpr auto converting_row() -> void (*)(const LaneRow&) {
 constexpr LaneBandFunctions converting_bands() {
   if constexpr (kConvertsFloat16)
     return kLaneBands<float16, float16>;
+  else
+    return {};
+}
+constexpr LaneScatterFunctions converting_scatter() {
+  if constexpr (kConvertsFloat16)
+    return kLaneScatter<float16, float16>;
   else
     return {};
 }
@@ -156,6 +164,7 @@ constinit const Arithmetic kF32{
      {nullptr, lane_row<bfloat16, bfloat16>},
      {nullptr, nullptr, converting_row()}},
     {kLaneBands<float, float>, kLaneBands<bfloat16, bfloat16>, converting_bands()},
+    {kLaneScatter<float, float>, kLaneScatter<bfloat16, bfloat16>, converting_scatter()},
     {lane_window_rows<float, float>, lane_window_rows<bfloat16, bfloat16>,
      converting_window_rows()},
     {{kLaneTaps<float, float>, kLaneTaps<float, bfloat16>, kLaneTaps<float, float16>},
@@ -193,6 +202,7 @@ constinit const Arithmetic kF64{
     added_taps<double>,
     {{}, {}, {}, {nullptr, nullptr, nullptr, lane_row<double, double>}},
     {{}, {}, {}, kLaneBands<double, double>},
+    {{}, {}, {}, kLaneScatter<double, double>},
     {nullptr, nullptr, nullptr, lane_window_rows<double, double>},
     {{}, {}, {}, {{}, {}, {}, kLaneTaps<double, double>}},
     {{}, {}, {}, {{}, {}, {}, kLaneSlides<double, double>}},

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -171,6 +172,31 @@ struct LaneBandFunctions {
   int max_rows[kMaxBandTaps + 1];
   void (*at[kMaxBandTaps + 1])(const LaneBand&);
 };
+
+// A row of results of windows that are kScatterStride pixels apart, which are added up column by
+// column: each pixel of the operand is multiplied by all taps of its window. With m and p the
+// quotient and remainder of tap t by the stride, and `last` the m of the last tap,
+//   c[(i*stride + p)*c_step + lane] = start[lane] + sum over tap rows j and those t for which
+//     begin <= i + last - m < end:
+//       a[j.a + (i + last - m)*a_step + lane] * w[j.w + t*w_tap + lane]
+// for from <= i*stride + p < to. Units of w and start; of a and c elements of a tensor.
+struct LaneScatter {
+  const void *a, *w;
+  const LaneTapRow* tap_rows;
+  int64_t tap_row_count;
+  const void* start;
+  void* c;
+  int64_t windows, begin, end, from, to;
+  int64_t a_step, w_tap, c_step;
+  int64_t lanes;
+  int64_t a_ahead, c_ahead;  // asked of memory beforehand: units behind each pixel; or 0
+};
+
+inline constexpr int kScatterStride = 2, kMinScatterTaps = 3, kMaxScatterTaps = 7;
+
+// By taps - kMinScatterTaps; nullptr where not needed.
+using LaneScatterFunctions =
+    std::array<void (*)(const LaneScatter&), kMaxScatterTaps - kMinScatterTaps + 1>;
 
 // Which lanes of a vector of a the functions for spread lanes multiply by lane l: l - l % group +
 // plane, with groups of 2, 4 or, with 16 lanes, 8 lanes of 32 bits. A plane may be of two lanes
@@ -504,6 +530,7 @@ struct Arithmetic {
   // For pairs where nothing is said, or not at all.
   void (*lane_row[4][4])(const LaneRow&);  // by Dtype of a and of c; nullptr where not needed
   LaneBandFunctions lane_bands[4];         // by Dtype of a and c
+  LaneScatterFunctions lane_scatter[4];    // by Dtype of a and c
   void (*lane_window_rows[4])(const LaneWindowRows&);  // by Dtype of a and c
   LaneTapsFunctions lane_taps[4][4];  // by Dtype of a and of b; empty where not needed
   LaneSlidesFunctions lane_slides[4][4];

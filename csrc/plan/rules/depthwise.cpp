@@ -23,6 +23,11 @@ bool may_be_in_bands(const Problem& p) {
   return unit_strides(g) && g.groups >= 16 && g.axes[2].k >= 3 && g.axes[2].k <= 11;
 }
 
+// Whether simd's dgrad loads a pixel of y once for all that its window meets (lane_scatter.h).
+bool added_window_by_window(const Axis& row) {
+  return row.stride == 2 && row.k >= 3 && row.k <= 7;
+}
+
 }  // namespace
 
 // 2-D depthwise problems in float32. Times of simd over oneDNN, AVX2 and AVX-512 kernels of both,
@@ -45,7 +50,9 @@ bool may_be_in_bands(const Problem& p) {
 // 14x14 1.2); dgrad with stride 1 from 12 MB of y on 0.5 to 1.0, from 8 on 0.6 to 1.25; dgrad of
 // 16x16 with stride 8, 21 channels, 0.55 to 0.75; wgrad of 3x3 with strides, from 8 MB on, 0.5 to
 // 0.9. With AVX2 since runs of taps keep their sums in registers (lanes.h): 21 channels, fprop 0.66
-// to 0.95, dgrad 0.76 to 0.92.
+// to 0.95, dgrad 0.76 to 0.92. dgrad with strides of 2, window by window (lane_scatter.h), both
+// kernels: up to 4x4 0.6 to 1.1, 0.9 in the mean, but from 384 channels on 0.9 to 2.2; larger
+// kernels 0.65 to 1.1, 0.85 in the mean.
 // Two threads of Zen 3, channels last, from 1 MFLOP on: one tap 1.1 to 2.0; fprop with strides, up
 // to 4x4, of any size 0.8 to 1.5, 1.1 in the mean, 5x5 0.75 to 0.9; dgrad with strides up to 4x4
 // 0.85 to 3.1, 1.2 in the mean, larger kernels 0.45 to 1.2, 0.85 in the mean.
@@ -72,6 +79,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::x) {
     if (few_groups) return !(is_zen_3_or_4() && columns.k > 8 && g.groups % 8 != 0);
     if (strides && is_zen_3()) return rows.k <= 4 && columns.k <= 4;
+    if (is_zen_4() && added_window_by_window(columns)) return taps <= 16 && g.groups >= 384;
     if (strides) return ceil_div(rows.k, rows.stride) * ceil_div(columns.k, columns.stride) <= 25;
     if (data_bytes(p, Role::y) > 12 << 20) return false;
     return avx512 ? !small && taps <= 25 : taps <= 9 && (g.groups >= 256 || columns.y >= 40);
