@@ -3,6 +3,7 @@
 
 #include "core/cpu.h"
 #include "core/half_vectors.h"
+#include "core/spread_windows.h"
 #include "core/winograd.h"
 #include "plan/rules/problem_kinds.h"
 #include "plan/rules/rules.h"
@@ -394,13 +395,20 @@ bool one_tap_in_padding(const Problem& p) {
 
 // fprop and dgrad of so few pixels that simd reads the weights where they lie (simd/rules). Times
 // over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to
-// 0.8, 0.3 in the mean. dgrad of 9 to 18 pixels whose windows meet little of x together 0.3 to 1.1
-// (AVX-512, Zen 4, 20 layers).
+// 0.8, 0.3 in the mean. Windows that spread, two threads of Zen 4, 16 layers: of 9 to 25 pixels
+// 0.28 to 1.1, 0.55 in the mean, of 36 0.8 to 1.1, of 49 to 64 0.8 to 1.4.
 bool few_pixels(const Problem& p) {
-  constexpr int64_t kFewPixels = 8, kFewSpreadPixels = 18;
+  constexpr int64_t kFewPixels = 8, kFewSpreadPixels = 36;
   if (p.wanted == Role::w) return false;
-  const bool spreads = p.wanted == Role::x && spread(p.geometry) >= 2;
-  return pixels_of_y(p.geometry) <= (spreads ? kFewSpreadPixels : kFewPixels);
+  return pixels_of_y(p.geometry) <= (windows_spread(p) ? kFewSpreadPixels : kFewPixels);
+}
+
+// dgrad of images whose windows meet little of x together, while most of x misses most taps. Times
+// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 18
+// layers of 5x5 and 7x7: 1.04 to 2.1, 1.5 in the mean; AVX2 kernels 0.93 to 1.35, 1.1 in the mean.
+bool spreads_images(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && unit_strides(g) && spread(g) >= 2;
 }
 
 // Channels that fill half a vector's lanes: times of simd over oneDNN, AVX-512 kernels of both, two
@@ -410,6 +418,7 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
   if (avx512 && is_zen_4() && taps_up_to(p.geometry, 5) && fills_half_vectors(p, lanes_of(avx512)))
     return false;
+  if (avx512 && is_zen_4() && spreads_images(p)) return true;
   if (avx512 && !intel && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||

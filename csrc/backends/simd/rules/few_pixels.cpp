@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "backends/simd/rules/rules.h"
+#include "core/spread_windows.h"
 
 namespace convtbw::simd {
 
@@ -40,9 +41,7 @@ bool few_pixels(const Problem& p, int64_t lanes, bool pairs) {
   int64_t most = weights < kMany ? 4 : 8;
   if (weights >= kMore && (halves || (neighbours && lanes > 8))) most = 16;
   if (pairs) most = weights < kMost ? 2 : 8;
-  if (!pairs && p.wanted == Role::x && spread(g) >= 2 &&
-      static_cast<double>(g.y_channels) >= 3 * pixels)
-    most = 64;
+  if (!pairs && windows_spread(p)) most = 64;
   return pixels <= static_cast<double>(most) && units <= kMostUnits && may_leave_weights(p, lanes);
 }
 
