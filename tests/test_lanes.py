@@ -364,8 +364,8 @@ def test_bands_leave_out_taps_that_are_absent(target: str, partial: str, value: 
                 assert call.is_exact(), (layer, at)
 
 
-# Windows two pixels apart along rows: every number of taps and of their rows; rows that begin and end
-# at every tap, or beyond the last one; one to some windows.
+# Windows two pixels apart along rows: every number of taps and of their rows; rows that begin and
+# end at every tap, or beyond the last one; one to some windows.
 SCATTERED = (
     *(
         last(2, CHANNELS, 9, 8 + taps + n, kernel=(3, taps), padding=(1, p), stride=(2, 2))

@@ -24,9 +24,7 @@ bool may_be_in_bands(const Problem& p) {
 }
 
 // Whether simd's dgrad loads a pixel of y once for all that its window meets (lane_scatter.h).
-bool added_window_by_window(const Axis& row) {
-  return row.stride == 2 && row.k >= 3 && row.k <= 7;
-}
+bool added_window_by_window(const Axis& row) { return row.stride == 2 && row.k >= 3 && row.k <= 7; }
 
 }  // namespace
 
