@@ -34,6 +34,15 @@ class GroupedDataPlan : public DirectedPlan {
                  LaneTapRun* runs, LaneRow& row) const;
   void run_box(const Operands& operands, int64_t part, const BoxRange& box,
                const char* packed) const;
+  // How a phase's windows, their taps and results follow each other: units of the view, and those
+  // between results.
+  struct Steps {
+    PerAxis<Sliding> sliding;
+    PerAxis<int64_t> a_tap, a_window, c_window;
+    int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
+  };
+  static Steps steps_of(const BoxPhase& phase, const LaneView& view,
+                        const PerAxis<int64_t>& c_stride);
   void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
                  const PerAxis<int64_t>& c_stride, const LaneRow& row, LaneTapRow* tap_rows) const;
   bool mixes_dtypes() const;

@@ -61,6 +61,21 @@ bool GroupedDataPlan::cuts_many_rows() const {
   return static_cast<double>(whole.end - whole.begin) <= kWhole * static_cast<double>(windows);
 }
 
+GroupedDataPlan::Steps GroupedDataPlan::steps_of(const BoxPhase& phase, const LaneView& view,
+                                                 const PerAxis<int64_t>& c_stride) {
+  Steps steps;
+  for (int a = 0; a < kBoxRank; ++a) {
+    steps.sliding[a] = phase.axes[a]->sliding;
+    const Footing& footing = phase.footings[a];
+    steps.a_tap[a] = footing.tap * view.stride[a];
+    steps.a_window[a] = footing.window * view.stride[a];
+    steps.c_window[a] = phase.axes[a]->out_step * c_stride[a];
+    steps.a_first += footing.offset * view.stride[a] - view.origin[a] * steps.a_window[a];
+    steps.c_first += phase.axes[a]->out * c_stride[a];
+  }
+  return steps;
+}
+
 // `row`: whose a and c lie at position 0 of every axis.
 void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows,
                                 const LaneView& view, const PerAxis<int64_t>& c_stride,
@@ -68,18 +83,8 @@ void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows,
   const int64_t a_bytes = element_bytes(side_.dtype()), c_bytes = element_bytes(out_dtype_);
   const auto band_function =
       arithmetic_.lane_bands[static_cast<int>(out_dtype_)].at[phase.axes[3]->sliding.taps];
-  PerAxis<Sliding> sliding;
-  PerAxis<int64_t> a_tap, a_window, c_window;
-  int64_t a_first = 0, c_first = 0;  // where window 0's tap 0 lies, and its result
-  for (int a = 0; a < kBoxRank; ++a) {
-    sliding[a] = phase.axes[a]->sliding;
-    const Footing& footing = phase.footings[a];
-    a_tap[a] = footing.tap * view.stride[a];
-    a_window[a] = footing.window * view.stride[a];
-    c_window[a] = phase.axes[a]->out_step * c_stride[a];
-    a_first += footing.offset * view.stride[a] - view.origin[a] * a_window[a];
-    c_first += phase.axes[a]->out * c_stride[a];
-  }
+  const auto [sliding, a_tap, a_window, c_window, a_first, c_first] =
+      steps_of(phase, view, c_stride);
   const Sliding& columns = sliding[3];
   constexpr int64_t kColumnsAhead = 8;
   LaneBand band{};

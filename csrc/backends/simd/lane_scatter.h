@@ -129,13 +129,10 @@ void lane_scatter(const LaneScatter& call) {
   const auto function = call.tap_row_count == more    ? scattered_windows<From, To, taps, more>
                         : call.tap_row_count == fewer ? scattered_windows<From, To, taps, fewer>
                                                       : scattered_windows<From, To, taps, 0>;
-  const int64_t pieces = (call.windows + most - 1) / most, together = apart ? call.lanes : line;
-  for (int64_t first = 0; first < call.lanes; first += together)
-    for (int64_t piece = 0, done = 0, windows; piece < pieces; ++piece, done += windows) {
-      windows = (call.windows - done) / (pieces - piece);  // as even as can be
-      for (int64_t lane = first; lane < smaller(first + together, call.lanes); lane += n)
-        function(call, smaller(lane, call.lanes - n), done, windows);
-    }
+  for_each_piece<n>(call.lanes, apart ? call.lanes : line, call.windows, most,
+                    [&](int64_t lane, int64_t window, int64_t windows) {
+                      function(call, lane, window, windows);
+                    });
 }
 
 template <class From, class To, int... taps>

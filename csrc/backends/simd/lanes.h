@@ -159,6 +159,20 @@ CONVTBW_INLINE int64_t lanes_together(const LaneRow& row, int64_t lane) {
     return left;
 }
 
+// f(lane, window, windows) for every vector of lanes, of n of them, the last one overlapping, and
+// every piece of up to `most` windows: all pieces of `together` lanes before the next lanes.
+template <int64_t n, class F>
+CONVTBW_INLINE void for_each_piece(int64_t lanes, int64_t together, int64_t windows, int64_t most,
+                                   const F& f) {
+  const int64_t pieces = (windows + most - 1) / most;
+  for (int64_t first = 0; first < lanes; first += together)
+    for (int64_t piece = 0, done = 0, count; piece < pieces; ++piece, done += count) {
+      count = (windows - done) / (pieces - piece);  // as even as can be
+      for (int64_t lane = first; lane < smaller(first + together, lanes); lane += n)
+        f(smaller(lane, lanes - n), done, count);
+    }
+}
+
 // Tap by tap. Elements are converted where they are loaded and stored.
 template <class From, class To, TapKind kind, int pixels, int vectors, class T = SumOf<To>>
 void lane_pixels(const LaneRow& row, const From* a, const T* w, const T* start, To* c) {

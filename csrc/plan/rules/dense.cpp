@@ -380,6 +380,14 @@ bool waits_for_weights(const Problem& p) {
   return pixels <= (fprop && unit_strides(g) ? 128 : 160);
 }
 
+// dgrad of images whose windows meet little of x together, while most of x misses most taps. Times
+// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 18
+// layers of 5x5 and 7x7: 1.04 to 2.1, 1.5 in the mean; AVX2 kernels 0.93 to 1.35, 1.1 in the mean.
+bool spreads_images(const Problem& p) {
+  const Geometry& g = p.geometry;
+  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && unit_strides(g) && spread(g) >= 2;
+}
+
 }  // namespace
 
 // One tap that meets padding, which oneDNN computes as a copy and a product of matrices. Times of
@@ -401,14 +409,6 @@ bool few_pixels(const Problem& p) {
   constexpr int64_t kFewPixels = 8, kFewSpreadPixels = 36;
   if (p.wanted == Role::w) return false;
   return pixels_of_y(p.geometry) <= (windows_spread(p) ? kFewSpreadPixels : kFewPixels);
-}
-
-// dgrad of images whose windows meet little of x together, while most of x misses most taps. Times
-// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 18
-// layers of 5x5 and 7x7: 1.04 to 2.1, 1.5 in the mean; AVX2 kernels 0.93 to 1.35, 1.1 in the mean.
-bool spreads_images(const Problem& p) {
-  const Geometry& g = p.geometry;
-  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && unit_strides(g) && spread(g) >= 2;
 }
 
 // Channels that fill half a vector's lanes: times of simd over oneDNN, AVX-512 kernels of both, two
