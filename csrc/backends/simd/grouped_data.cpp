@@ -291,6 +291,21 @@ void GroupedDataPlan::list_taps(const BoxPhase& phase, const LaneView& view, con
   row.run_count = run - runs;
 }
 
+GroupedDataPlan::Steps GroupedDataPlan::steps_of(const BoxPhase& phase, const LaneView& view,
+                                                 const PerAxis<int64_t>& c_stride) {
+  Steps steps;
+  for (int a = 0; a < kBoxRank; ++a) {
+    steps.sliding[a] = phase.axes[a]->sliding;
+    const Footing& footing = phase.footings[a];
+    steps.a_tap[a] = footing.tap * view.stride[a];
+    steps.a_window[a] = footing.window * view.stride[a];
+    steps.c_window[a] = phase.axes[a]->out_step * c_stride[a];
+    steps.a_first += footing.offset * view.stride[a] - view.origin[a] * steps.a_window[a];
+    steps.c_first += phase.axes[a]->out * c_stride[a];
+  }
+  return steps;
+}
+
 void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxRange& box,
                               const char* packed) const {
   constexpr int64_t kAhead = 2;
@@ -329,42 +344,28 @@ void GroupedDataPlan::run_box(const Operands& operands, int64_t part, const BoxR
             (lanes_pitch_ + phase.taps_before * planes_ * weights_pitch_ + lanes.begin * w_lane_) *
                 unit();
     row.w_lane = w_lane_;
-    if (banded_) {
+    const Steps steps = steps_of(phase, view, c_stride);
+    if (banded_ || scattered_) {
       row.a = view.data;
       row.c = c;
-      run_bands(phase, windows, view, c_stride, row, reinterpret_cast<LaneTapRow*>(runs));
+      const auto run = banded_ ? &GroupedDataPlan::run_bands : &GroupedDataPlan::run_scatter;
+      (this->*run)(windows, steps, row, reinterpret_cast<LaneTapRow*>(runs));
       continue;
     }
-    if (scattered_) {
-      row.a = view.data;
-      row.c = c;
-      run_scatter(phase, windows, view, c_stride, row, reinterpret_cast<LaneTapRow*>(runs));
-      continue;
-    }
-    PerAxis<Sliding> sliding;
-    PerAxis<int64_t> a_step, c_step;
-    for (int a = 0; a < kBoxRank; ++a) {
-      sliding[a] = phase.axes[a]->sliding;
-      a_step[a] = phase.footings[a].window * view.stride[a];
-      c_step[a] = phase.axes[a]->out_step * c_stride[a];
-    }
-    for_each_region(sliding, in_, side_.padded(), windows, [&](const Region& region) {
+    for_each_region(steps.sliding, in_, side_.padded(), windows, [&](const Region& region) {
       const int64_t along = region.along();
       row.pixels = region.windows.count[along];
-      row.a_step = a_step[along];
-      row.c_step = c_step[along];
+      row.a_step = steps.a_window[along];
+      row.c_step = steps.c_window[along];
       list_taps(phase, view, region, along, runs, row);
       row.ahead = ahead;
       row.ahead_count = asks_ahead_ && along == 3 && &phase == &phases_.front()
                             ? list_ahead(phase.footings, view, region, kAhead, ahead)
                             : 0;
-      row.c_ahead = asks_for_results_ && along == 3 ? c_step[2] : 0;
+      row.c_ahead = asks_for_results_ && along == 3 ? steps.c_window[2] : 0;
       region.for_each_line(along, [&](const PerAxis<int64_t>& u) {
-        int64_t from = 0, to = 0;
-        for (int a = 0; a < kBoxRank; ++a) {
-          from += phase.footings[a].offset * view.stride[a] + (u[a] - view.origin[a]) * a_step[a];
-          to += phase.axes[a]->out * c_stride[a] + u[a] * c_step[a];
-        }
+        const int64_t from = steps.a_first + offset(u, steps.a_window);
+        const int64_t to = steps.c_first + offset(u, steps.c_window);
         row.a = view.data + from * element_bytes(side_.dtype());
         row.c = c + to * element_bytes(out_dtype_);
         lane_row(row);

@@ -43,14 +43,14 @@ class GroupedDataPlan : public DirectedPlan {
   };
   static Steps steps_of(const BoxPhase& phase, const LaneView& view,
                         const PerAxis<int64_t>& c_stride);
-  void run_bands(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
-                 const PerAxis<int64_t>& c_stride, const LaneRow& row, LaneTapRow* tap_rows) const;
+  // `row`: whose a and c lie at position 0 of every axis.
+  void run_bands(const BoxRange& windows, const Steps& steps, const LaneRow& row,
+                 LaneTapRow* tap_rows) const;
+  void run_scatter(const BoxRange& windows, const Steps& steps, const LaneRow& row,
+                   LaneTapRow* tap_rows) const;
   bool mixes_dtypes() const;
   bool suits_scatter() const;
   Phase joined_row_phases() const;
-  void run_scatter(const BoxPhase& phase, const BoxRange& windows, const LaneView& view,
-                   const PerAxis<int64_t>& c_stride, const LaneRow& row,
-                   LaneTapRow* tap_rows) const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;

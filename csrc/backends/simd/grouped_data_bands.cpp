@@ -61,31 +61,12 @@ bool GroupedDataPlan::cuts_many_rows() const {
   return static_cast<double>(whole.end - whole.begin) <= kWhole * static_cast<double>(windows);
 }
 
-GroupedDataPlan::Steps GroupedDataPlan::steps_of(const BoxPhase& phase, const LaneView& view,
-                                                 const PerAxis<int64_t>& c_stride) {
-  Steps steps;
-  for (int a = 0; a < kBoxRank; ++a) {
-    steps.sliding[a] = phase.axes[a]->sliding;
-    const Footing& footing = phase.footings[a];
-    steps.a_tap[a] = footing.tap * view.stride[a];
-    steps.a_window[a] = footing.window * view.stride[a];
-    steps.c_window[a] = phase.axes[a]->out_step * c_stride[a];
-    steps.a_first += footing.offset * view.stride[a] - view.origin[a] * steps.a_window[a];
-    steps.c_first += phase.axes[a]->out * c_stride[a];
-  }
-  return steps;
-}
-
-// `row`: whose a and c lie at position 0 of every axis.
-void GroupedDataPlan::run_bands(const BoxPhase& phase, const BoxRange& windows,
-                                const LaneView& view, const PerAxis<int64_t>& c_stride,
-                                const LaneRow& row, LaneTapRow* tap_rows) const {
+void GroupedDataPlan::run_bands(const BoxRange& windows, const Steps& steps, const LaneRow& row,
+                                LaneTapRow* tap_rows) const {
   const int64_t a_bytes = element_bytes(side_.dtype()), c_bytes = element_bytes(out_dtype_);
-  const auto band_function =
-      arithmetic_.lane_bands[static_cast<int>(out_dtype_)].at[phase.axes[3]->sliding.taps];
-  const auto [sliding, a_tap, a_window, c_window, a_first, c_first] =
-      steps_of(phase, view, c_stride);
+  const auto& [sliding, a_tap, a_window, c_window, a_first, c_first] = steps;
   const Sliding& columns = sliding[3];
+  const auto band_function = arithmetic_.lane_bands[static_cast<int>(out_dtype_)].at[columns.taps];
   constexpr int64_t kColumnsAhead = 8;
   LaneBand band{};
   band.tap_rows = tap_rows;
