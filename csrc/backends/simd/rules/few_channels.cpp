@@ -21,6 +21,22 @@ double present_part(const Geometry& g) {
   return present;
 }
 
+// Whether sums of pixels in lanes, over the channels and rows of taps, are so short that shifting
+// them takes longer than the lanes that fewer channels leave empty. Time of pixels in lanes over
+// that of channels, channels last, float32 and bfloat16, two threads of Zen 4, 45 layers:
+// - taps of one row, into 4 and more from up to as many channels, 16 lanes 1.07 to 18, 3.0 in the
+//   mean, 8 lanes 1.03 to 4; from more 0.6 to 0.95; into 2 from 1 1.0 to 1.2, others 0.3 to 0.75;
+// - of several rows, 16 lanes, into 8 and 10, sums of up to 9 0.87 to 1.8, 1.2 in the mean; of more
+//   0.93 and 1.04; into 6 0.96 to 1.26, into 3 and 4 0.47 to 1.02;
+// - dgrad with strides, whose phases have fewer taps, 0.6 to 1.5, 0.9 in the mean.
+bool sums_are_short(const Geometry& g, int64_t from, int64_t into, int64_t lanes) {
+  const int64_t row_taps = g.axes.back().k, rows = g.taps() / row_taps;
+  if (row_taps == 1 || g.axes.back().stride > 1) return false;
+  if (rows == 1) return into >= 3 && from <= into;
+  constexpr int64_t kShortSum = 9;
+  return lanes > 8 && into >= 8 && from * rows <= kShortSum;
+}
+
 }  // namespace
 
 // Whether lanes should be channels of all groups, rather than of one group after the other, whose
@@ -58,6 +74,7 @@ bool few_channels(const Problem& p, int64_t lanes) {
   const int64_t channels = fprop ? g.y_channels : g.x_channels;
   const int64_t others = fprop ? g.x_channels : g.y_channels;
   if (fprop && last.stride > 1) return false;
+  if (sums_are_short(g, others, channels, lanes)) return false;
   const auto padded = [&](int64_t count) { return (count + lanes - 1) / lanes * lanes; };
   // Of the lanes of a row of the operand those that belong to windows.
   const int64_t pixels = last.y, row = padded(fprop ? last.x : last.y);
