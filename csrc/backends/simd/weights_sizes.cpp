@@ -217,7 +217,8 @@ void WeightsPlan::choose_sizes() {
     const double copied = lanes_on_y_
                               ? rows * spread + lanes
                               : rows + static_cast<double>(lane_units(part_blocks)) * spread;
-    const double cost = 16 * copied / (rows * lanes * static_cast<double>(row_taps_));
+    const double joined = joined_rows() ? static_cast<double>(sliding_[3].taps) : 1;
+    const double cost = 16 * copied / (rows * lanes * static_cast<double>(row_taps_) * joined);
     return cost * std::min(1.0, static_cast<double>(parts() * chunks_) / kFewItems) < 0.05;
   };
   int64_t most_chunks = 1;

@@ -39,6 +39,9 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const Axis& row = g.axes.back();
   const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
+  if (p.wanted == Role::y && g.x_channels <= 3 &&
+      std::ranges::any_of(g.axes, [](const Axis& axis) { return very_wide(axis); }))
+    return false;
   if (p.wanted == Role::y)
     return taps == 1 || (g.y_channels >= 4 && ((many_pixels && g.x_channels < 48) ||
                                                (some_pixels && g.y_channels % 16 == 0)));

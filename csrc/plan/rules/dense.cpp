@@ -114,15 +114,17 @@ bool long_rows_of_weights(const Geometry& g) {
 //   256 AVX-512 kernels 1.05 to 1.1, AVX2 kernels 0.6 to 1.0, once 1.2; channels last, Zen 5, into
 //   up to 32 channels 1.05 to 2.1 (AVX-512 kernels 1.2 to 2.5), 64 and more 0.95 to 1.08 (AVX-512
 //   kernels 1.13 to 1.2);
-// - with few channels of y, which fill no vectors, 0.25 to 0.95, of one tap, channels last, 1.2 to
-//   1.5 from 5 channels on;
+// - with few channels of y, which fill no vectors, 0.25 to 0.95 (8 with AVX-512, two threads of Zen
+//   4, from 32 to 512 0.6 to 0.82), of one tap, channels last, 1.2 to 1.5 from 5 channels on;
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
-//   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
-//   the mean, 7x7 and 8x8 0.95 in the mean;
+//   of 16 0.6 to 1.04; up to 14x14, two threads of Zen 4, 10 layers, up to 32 channels on a side
+//   0.74 to 0.97, more 0.97 and 1.18; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2
+//   to 1.1, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
 // - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6;
 //   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window, as of DCGAN's
-//   first and last layers, 0.19 to 0.52; k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from
-//   5x5 on 0.46 to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
+//   first and last layers, 0.19 to 0.52 (of Zen 4 0.22 to 0.65); k3 to k5 up to 4x4 0.29 to 1.13,
+//   0.6 in the mean, from 5x5 on 0.46 to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2
+//   0.5 to 2.6;
 // - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95 to
 //   1.08; oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
 // - dilations, channels first, two threads of Zen 5, 60 random layers: AVX-512 kernels of both 0.45
@@ -134,18 +136,23 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  const bool small = avx512 && is_zen_5() && !channels_last && columns.y <= 8 &&
-                     (std::min(rows.k, columns.k) > 2 || columns.y == 1);
+  if (avx512 && !channels_last && columns.y == 1) return false;
+  const bool small =
+      avx512 && is_zen_5() && !channels_last && columns.y <= 8 && std::min(rows.k, columns.k) > 2;
   if (small && columns.y <= 4) return false;
   if (avx512 && into_one_vector(p, g.x_channels, g.y_channels)) return true;
   if (small) return false;
-  constexpr int64_t kLongSum = 4096, kWidePadding = 10;
+  constexpr int64_t kLongSum = 4096, kWidePadding = 10, kShortRow = 14;
   if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
+  if (channels_last && !one_tap(g) && !avx512 && is_zen_3_or_4() && columns.y <= kShortRow &&
+      std::min(g.x_channels, g.y_channels) <= 32)
+    return false;
   if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
   if (!channels_last && !unit_dilations(g) && (is_zen_5() || columns.pad >= kWidePadding))
     return false;
-  const bool few_channels = g.y_channels < 24 && g.y_channels % 8 != 0;
+  const bool few_channels =
+      g.y_channels < 24 && (g.y_channels % 8 != 0 || (avx512 && g.y_channels == 8));
   if (few_channels) return channels_last && one_tap(g) && g.y_channels > 4;
   if (few_beside(p, g.x_channels, g.y_channels)) return false;
   if (one_tap(g)) return channels_last || (avx512 && long_rows_of_weights(g));
@@ -381,11 +388,17 @@ bool waits_for_weights(const Problem& p) {
 }
 
 // dgrad of images whose windows meet little of x together, while most of x misses most taps. Times
-// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 18
-// layers of 5x5 and 7x7: 1.04 to 2.1, 1.5 in the mean; AVX2 kernels 0.93 to 1.35, 1.1 in the mean.
+// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 28
+// layers of 5x5 to 11x11: 1.04 to 2.4, 1.5 in the mean; of up to 8 channels on a side 0.4 to 1.1,
+// of one window, channels first, 0.3; 3x300 to 5x300 0.01 and 0.7; AVX2 kernels 0.93 to 1.35, 1.1
+// in the mean.
 bool spreads_images(const Problem& p) {
+  constexpr int64_t kMostTaps = 11, kLeastChannels = 12;
   const Geometry& g = p.geometry;
-  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && unit_strides(g) && spread(g) >= 2;
+  const bool one_window = g.axes[1].y * g.axes[2].y == 1;
+  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && taps_up_to(g, kMostTaps) &&
+         std::min(g.x_channels, g.y_channels) >= kLeastChannels && unit_strides(g) &&
+         spread(g) >= 2 && (!one_window || has_channels_last(p));
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ bool suits_few_channels_kernels_in_planes(const Problem& p, bool avx512) {
   const int64_t channels = g.y_channels, pixels = g.axes[2].y, taps = g.taps();
   if (channels % lanes_of(avx512) != 0) return false;
   if (avx512) return g.rank > 1 && pixels < (g.rank == 2 ? 60 : 32);
-  if (g.rank == 2) return pixels < 40 || channels > 48;
-  return taps > (g.rank == 1 ? 5 : 8);
+  if (g.axes[0].k == 1 && g.rank > 1) return pixels < 40 || channels > 48;
+  return taps > (g.rank == 1 ? 5 : 8) && taps <= (g.rank == 1 ? taps : 64);
 }
 
 }  // namespace
@@ -95,6 +95,7 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     return (axis.k - 1) * axis.dilation > (avx512 ? 8 : 6);
   };
   if (!has_few_channels(p)) return false;
+  if (p.wanted == Role::w && g.rank > 1 && (very_wide(rows) || very_wide(columns))) return false;
   if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
     return false;
   if (avx512 && is_intel()) return suits_few_channels_kernels_of_intel(p);
@@ -103,14 +104,17 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   if (g.rank == 1) {
     if (p.wanted == Role::w)
       return !avx512 && !channels_last && g.x_channels == 1 && g.y_channels >= 512 &&
-             columns.stride > 1 && taps <= 20;
+             columns.stride > 1 && taps >= 16 && taps <= 20;
     if (avx512 && !channels_last && (g.y_channels < 32 || g.y_channels % 16 != 0)) return false;
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
+  if (avx512 && is_zen_4() && !channels_last && g.axes[0].k == 1 && g.y_channels % 16 != 0)
+    return false;
   if (p.wanted == Role::y) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     if (g.rank == 2 || !channels_last) return true;
-    return !is_zen_3() && (g.x_channels == 1 || (taps == 27 && rows.stride == 1));
+    if (g.x_channels == 1) return !is_zen_3() && (avx512 || taps <= 27);
+    return !is_zen_3() && taps == 27 && rows.stride == 1;
   }
   if (avx512) {
     if (is_zen_5() && g.rank == 2 && !channels_last) return g.y_channels == 16 && taps >= 9;

@@ -27,4 +27,7 @@ inline bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
 }
 
+// Windows for which oneDNN, with few channels of x, has but products of matrices.
+inline bool very_wide(const Axis& axis) { return (axis.k - 1) * axis.dilation >= 16; }
+
 }  // namespace convtbw
