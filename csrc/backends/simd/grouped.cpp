@@ -48,17 +48,25 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 namespace {
 
-// Whether all but this part of the windows reach into the padding.
+// Whether all but this part of the windows reach into the padding, and not so far that zeros would
+// be most of what is multiplied: dgrad of 22 taps of one row of windows, of which a result meets
+// one, took 12 times as long with them.
 bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
                 const PerAxis<int64_t>& windows, double part) {
-  double whole = 1;
+  constexpr double kLeastPresent = 0.25;  // of all taps of all windows
+  double whole = 1, some = 1;
   for (int a = 1; a < kBoxRank; ++a) {
     if (ways[a].empty()) continue;
     const Sliding& s = ways[a].front();
     const Range present = whole_windows(s, tensor.extent[a], windows[a]);
     whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
+    int64_t taps = 0;
+    for_each_edge(s, tensor.extent[a], {0, windows[a]}, [&](const Range& range, const Range& met) {
+      taps += (range.end - range.begin) * (met.end - met.begin);
+    });
+    some *= static_cast<double>(taps) / static_cast<double>(s.taps * windows[a]);
   }
-  return whole < part;
+  return whole < part && some >= kLeastPresent;
 }
 
 }  // namespace
