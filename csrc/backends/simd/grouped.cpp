@@ -1,6 +1,7 @@
 #include "backends/simd/grouped.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/group_vectors.h"
 
@@ -35,9 +36,11 @@ const char* in_words(Spreading spreading) {
 }
 
 // Times in place over those of a copy with zeros: 7x7 with k7 1.5 to 2.7; by broadcast, whose sums
-// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05.
-double least_whole_in_place(Spreading spreading) {
-  return spreading == Spreading::by_broadcast ? 0.8 : 0.25;
+// are of one vector, 7x7 and 14x14 with k3 and k5 1.0 to 1.3, 28x28 0.95 to 1.05, 16x16 of dilation
+// 4 1.15 and 1.4.
+LeastRegions least_regions_in_place(Spreading spreading, double alike) {
+  if (spreading == Spreading::by_broadcast) return {0.8, std::numeric_limits<double>::infinity()};
+  return {0.25, alike};
 }
 
 bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
@@ -48,32 +51,37 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 namespace {
 
-// Whether all but this part of the windows reach into the padding, and not so far that zeros would
-// be most of what is multiplied: dgrad of 22 taps of one row of windows, of which a result meets
-// one, took 12 times as long with them.
+// Not where zeros would be most of what is multiplied: dgrad of 22 taps of one row of windows, of
+// which a result meets one, took 3.2 times as long with them (Zen 4).
 bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
-                const PerAxis<int64_t>& windows, double part) {
-  constexpr double kLeastPresent = 0.25;  // of all taps of all windows
-  double whole = 1, some = 1;
+                const PerAxis<int64_t>& windows, const LeastRegions& least) {
+  constexpr double kFewPresent = 0.25, kMostPresent = 0.9;  // of all taps of all windows
+  double whole = 1, present = 1, alike = 1;
   for (int a = 1; a < kBoxRank; ++a) {
     if (ways[a].empty()) continue;
     const Sliding& s = ways[a].front();
-    const Range present = whole_windows(s, tensor.extent[a], windows[a]);
-    whole *= static_cast<double>(present.end - present.begin) / static_cast<double>(windows[a]);
-    int64_t taps = 0;
+    const auto count = static_cast<double>(windows[a]);
+    double whole_windows = 0, taps = 0, regions = 0;
     for_each_edge(s, tensor.extent[a], {0, windows[a]}, [&](const Range& range, const Range& met) {
-      taps += (range.end - range.begin) * (met.end - met.begin);
+      const auto length = static_cast<double>(range.end - range.begin);
+      const int64_t met_taps = met.end - met.begin;
+      if (met_taps == s.taps) whole_windows += length;
+      taps += length * static_cast<double>(met_taps);
+      ++regions;
     });
-    some *= static_cast<double>(taps) / static_cast<double>(s.taps * windows[a]);
+    whole *= whole_windows / count;
+    present *= taps / (count * static_cast<double>(s.taps));
+    alike *= count / regions;
   }
-  return whole < part && some >= kLeastPresent;
+  return whole < least.whole && present >= kFewPresent &&
+         (present > kMostPresent || alike < least.alike);
 }
 
 }  // namespace
 
 LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
                    Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
-                   const PerAxis<int64_t>& windows, bool in_place, double least_whole,
+                   const PerAxis<int64_t>& windows, bool in_place, const LeastRegions& least,
                    const Arithmetic* keeping)
     : arithmetic_(arithmetic),
       order_(order),
@@ -81,10 +89,10 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
       plane_(order.spread() && spreading == Spreading::by_broadcast ? 1 : 0),
       ways_(ways),
       in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !mostly_cut(tensor, ways, windows, least_whole)),
+                !mostly_cut(tensor, ways, windows, least)),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
       parts_{order.lanes, arithmetic.lanes},
-      padded_(mostly_cut(tensor, ways, windows, least_whole)) {}
+      padded_(mostly_cut(tensor, ways, windows, least)) {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;

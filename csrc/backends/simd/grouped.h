@@ -54,9 +54,15 @@ Spreading spreading_of(const Problem& problem, const LaneOrder& order, const Ari
 const SpreadingKernels* spreading_kernels(Spreading spreading, const Arithmetic& arithmetic);
 const char* in_words(Spreading spreading);
 
-// The part of the windows, channels last, that must have no absent tap: with less, regions would be
-// of few or single windows.
-double least_whole_in_place(Spreading spreading);
+// Zeros are copied too, so that windows have all taps, unless this part of the windows has no
+// absent one, or so many, in the mean, meet the same taps: regions would be of few or single
+// windows.
+struct LeastRegions {
+  double whole, alike;
+};
+
+// Channels last.
+LeastRegions least_regions_in_place(Spreading spreading, double alike);
 
 // Channels first: whether rows are long, so that nothing is lost by copying them one by one with
 // zeros at both ends, and large kernels would make many regions: 1-D k31 takes 1.2 times as long
@@ -101,12 +107,11 @@ struct LaneView {
 class LaneSide {
  public:
   // `in_place`: whether the kernel should read elements where they lie, if it can; it converts
-  // those of 16 bits. `least_whole`: zeros are copied too unless this part of the windows has no
-  // absent tap. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side that is
-  // spread.
+  // those of 16 bits. `keeping`: whose copies keep bfloat16 as it is, or nullptr; not for a side
+  // that is spread.
   LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const LaneOrder& order,
            Spreading spreading, const PerAxis<std::vector<Sliding>>& ways,
-           const PerAxis<int64_t>& windows, bool in_place, double least_whole,
+           const PerAxis<int64_t>& windows, bool in_place, const LeastRegions& least,
            const Arithmetic* keeping = nullptr);
 
   void set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts);

@@ -25,7 +25,7 @@ class GroupedDataPlan : public DirectedPlan {
   bool suits_pairs() const;
   int64_t rows_together() const { return pairs_ && !pairs_channels_ ? 2 : 1; }
   bool met_in_place() const;
-  double least_whole() const;
+  LeastRegions least_regions() const;
   void choose_sizes();
   void pack_weights(const Operands& operands, int64_t vector, int64_t vectors, char* packed) const;
   int64_t taps_apart(const BoxPhase& phase, const LaneView& view, const Region& region,

@@ -50,11 +50,11 @@ GroupedWeightsPlan::GroupedWeightsPlan(const Problem& problem, const Arithmetic&
       x_tensor_(x_tensor(problem_)),
       y_tensor_(y_tensor(problem_)),
       y_(arithmetic, y_tensor_, order_of(Role::y, lane_role_, order_), spreading_, ways_of({}),
-         grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype), 0,
+         grid_.extent, !spreading_kernels_ || y_tensor_.dtype == sum_dtype(y_tensor_.dtype), {},
          keeping()),
       x_(arithmetic, x_tensor_, order_of(Role::x, lane_role_, order_), spreading_,
          ways_of(sliding_), grid_.extent, y_.in_place() && !copies_rows() && met_in_place(),
-         least_whole(), keeping()),
+         least_regions(), keeping()),
       weights_(problem.w, lane_role_, order_) {
   const bool far = data_bytes_of_both(problem) > far_bytes().weights;
   asks_ahead_ = y_.in_place() && far;
@@ -84,9 +84,13 @@ const Arithmetic* GroupedWeightsPlan::keeping() const {
   return may_slide() && !order_.spread() ? pairs_ : nullptr;
 }
 
-double GroupedWeightsPlan::least_whole() const {
-  if (x_tensor_.channel == 1) return least_whole_in_place(spreading_);
-  return many_regions(x_tensor_, {sliding_[3]}) ? 1 : 0;
+// With dilations, 25 layers, two threads of Zen 4, 8 and 16 lanes, channels last, time with zeros
+// over that without, by windows that meet the same taps: 7 and more 0.96 to 2.4, 1.4 in the mean; 4
+// to 6 0.61 to 0.94.
+LeastRegions GroupedWeightsPlan::least_regions() const {
+  constexpr double kAlike = 7;
+  if (x_tensor_.channel == 1) return least_regions_in_place(spreading_, kAlike);
+  return {many_regions(x_tensor_, {sliding_[3]}) ? 1.0 : 0.0, kAlike};
 }
 
 // Whether elements of x should be met where they lie, not copied.

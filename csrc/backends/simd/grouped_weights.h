@@ -61,7 +61,7 @@ class GroupedWeightsPlan : public Plan {
   };
 
   bool met_in_place() const;
-  double least_whole() const;
+  LeastRegions least_regions() const;
   void list_columns();
   void choose_sizes();
   Side side(const LaneSide& lanes, const void* data, const BoxRange& box, int64_t part,
