@@ -11,10 +11,12 @@ namespace convtbw {
 // oneDNN, AVX-512 kernels of both, two threads of Zen 5, 1100 random layers of 1-D to 3-D (channels
 // first, 1500 of them: wgrad 0.6 in the mean, fprop 0.75, dgrad 0.65, and 1.05 and more in 4, 17
 // and 10 % of the layers, without a pattern):
-// - one tap: fprop 1.1 to 3.8, wgrad with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to
-//   1.2;
+// - one tap: fprop 1.1 to 3.8 (into 2 and 3 channels, two threads of Zen 4, 0.44 and 0.56), wgrad
+//   with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to 1.2 (of Zen 4 up to 24 0.7 to
+//   0.8);
 // - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
-//   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0;
+//   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0; from up
+//   to 3, very wide windows, 0.23 (Zen 4);
 // - dgrad into 12 channels and more of windows that are whole strides long 0.3 to 1.1, 0.65 in the
 //   mean; of others from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and
 //   more, up to 6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all
@@ -43,18 +45,35 @@ bool suits_bfloat16_kernels(const Problem& p) {
       std::ranges::any_of(g.axes, [](const Axis& axis) { return very_wide(axis); }))
     return false;
   if (p.wanted == Role::y)
-    return taps == 1 || (g.y_channels >= 4 && ((many_pixels && g.x_channels < 48) ||
-                                               (some_pixels && g.y_channels % 16 == 0)));
+    return g.y_channels >= 4 && (taps == 1 || (many_pixels && g.x_channels < 48) ||
+                                 (some_pixels && g.y_channels % 16 == 0));
   if (p.wanted == Role::x)
     return g.x_channels >= 4 && !(whole_strides && g.x_channels >= 12) &&
            ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
             (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
-  return (taps == 1 && !strides && few >= 16) || (more < 24 && g.rank < 3 && many_pixels);
+  return (taps == 1 && !strides && few >= (is_zen_4() ? 32 : 16)) ||
+         (more < 24 && g.rank < 3 && many_pixels);
 }
 
-// Groups in bfloat16 on the same CPUs, channels last, of as many channels on both sides. Times of
-// simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in 2-D of 2 to
-// 32 groups, k1 to k5:
+namespace {
+
+// Groups of 24 channels, a vector and a half, 3x3. Times of simd over oneDNN, two threads of Zen 4,
+// 6 layers of RegNets: channels last, fprop with strides 1.3 to 1.4, others 0.75 to 1.1; channels
+// first, fprop with strides 0.97 to 1.7, dgrad 0.5 to 0.8, with stride 1, up to 28x28, 1.16 to 1.4.
+bool suits_groups_of_24(const Problem& p) {
+  constexpr int64_t kShortRow = 28;
+  const Geometry& g = p.geometry;
+  const bool strides = !unit_strides(g);
+  if (p.wanted == Role::w || g.rank != 2) return false;
+  if (strides || has_channels_last(p)) return strides && p.wanted == Role::y;
+  return g.axes.back().y <= kShortRow;
+}
+
+}  // namespace
+
+// Groups in bfloat16 on the same CPUs, mostly channels last, of as many channels on both sides.
+// Times of simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in
+// 2-D of 2 to 32 groups, k1 to k5:
 // - fprop and dgrad: 8 channels, which are spread in registers, 0.5 to 0.93, 0.65 in the mean, one
 //   tap too; 16 0.8 to 2.3, 1.5 in the mean; 12 with strides 0.85 to 1.55, 1.3 in the mean, else
 //   0.9; 24, 32 and 64 0.35 to 1.75, 0.9 in the mean; one tap of 16 to 32 channels 1.1 to 4, of 64
@@ -71,9 +90,11 @@ bool suits_bfloat16_grouped_kernels(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
   const int64_t channels = g.x_channels;
-  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 ||
-      !has_channels_last(p) || !unit_dilations(g))
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 || !unit_dilations(g))
     return false;
+  if (is_zen_4() && channels == 24 && g.y_channels == 24 && taps_up_to(g, 3) && !one_tap(g))
+    return suits_groups_of_24(p);
+  if (!has_channels_last(p)) return false;
   if (channels != g.y_channels || channels == 6 || channels == 10) {
     if (!is_zen_4()) return false;
     if (p.wanted == Role::y) return channels <= 20 && g.y_channels >= 4;

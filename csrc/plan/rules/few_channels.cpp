@@ -44,7 +44,8 @@ bool suits_few_channels_kernels_of_intel(const Problem& p) {
 //   to 1.65, 1.15 in the mean;
 // - AVX2 kernels of both: into no multiple of 8 channels 0.25 to 1.1; into one, in 2-D, rows of 40
 //   and more up to 48 channels 0.4 to 1.05, shorter or into more 0.75 to 1.4; 1-D, up to 5 taps,
-//   0.5 to 1.1, more 0.9 to 1.15; 3-D, up to 8 taps, 0.4 to 1.05, 27 1.0 to 1.15.
+//   0.5 to 1.1, more 0.9 to 1.15; 3-D, up to 8 taps, 0.4 to 1.05, 27 1.0 to 1.15, k4 of stride 2
+//   1.4, 125 and more 0.6 to 1.0; 1x5x5 and 1x7x7 as in 2-D.
 bool suits_few_channels_kernels_in_planes(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const int64_t channels = g.y_channels, pixels = g.axes[2].y, taps = g.taps();
@@ -68,11 +69,14 @@ bool has_few_channels(const Problem& p) {
 //   9 (two threads of Zen 3 and 4), 0.3 to 1.0, from one channel into 128 up to 1.5; into 8
 //   channels, many taps of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps),
 //   into fewer 0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5,
-//   0.65 to 0.9, and two threads of Zen 3, k3 and k4 of stride 2 into 16 to 96, 0.5 to 1.05;
+//   0.65 to 0.9, and two threads of Zen 3, k3 and k4 of stride 2 into 16 to 96, 0.5 to 1.05, of
+//   Zen 4, AVX2 kernels, from one channel, k4 of stride 2, k5 and k7 0.66 to 0.88;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
 //   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
-//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17; two threads of Zen 5, in 2-D, channels first,
-//   to 16 channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to 0.85;
+//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17; channels first, 1x5x5 to 9x9, strides 1 to 4,
+//   into 6, 24 and 56 0.6 to 0.78 (fprop, strides of 3 and 4, 0.79 to 0.87), into others 0.85
+//   to 1.0, channels last into 12 0.57; two threads of Zen 5, in 2-D, channels first, to 16
+//   channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to 0.85;
 // - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
@@ -80,12 +84,14 @@ bool has_few_channels(const Problem& p) {
 //   first 0.5 to 1.0, of Zen 5 from 3 into 8 1.1 to 1.2, into others 0.6 to 1.0; of Zen 3, channels
 //   last, from 1 into 24 and more 0.4 to 1.07, 0.7 in the mean, into 16 0.6 to 1.35; from 3 into 16
 //   to 32 0.55 to 1.1, 0.8 in the mean, into 3 1.5;
+// - wgrad of very wide windows, up to 1x64 and 3x300, two threads of Zen 4, AVX-512 and AVX2
+//   kernels of both, 0.18 to 0.69, 41x11 of stride 2 0.97;
 // - one tap, channels first, 2 to 2 channels 0.06;
 // - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
 //   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1, into
 //   36 and more that are no multiple of 16, with strides, 0.5 to 0.86);
-//   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else 0.2
-//   to 1.1.
+//   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else
+//   0.14 to 1.1.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
@@ -108,7 +114,8 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (avx512 && !channels_last && (g.y_channels < 32 || g.y_channels % 16 != 0)) return false;
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
-  if (avx512 && is_zen_4() && !channels_last && g.axes[0].k == 1 && g.y_channels % 16 != 0)
+  if (avx512 && is_zen_4() && g.axes[0].k == 1 && g.y_channels % 16 != 0 &&
+      (!channels_last || (p.wanted == Role::w && g.y_channels < 16)))
     return false;
   if (p.wanted == Role::y) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;

@@ -151,13 +151,14 @@ std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
 // - 16, in 2-D: channels last, one tap 0.85 to 2.4, wgrad with stride 1 0.58 to 0.86; up to 3x3
 //   with short rows 0.94 to 1.9, of 1024 channels 0.58 to 1.3, long ones 0.43 to 0.94; larger
 //   kernels 1.0 to 2.2, but 4x4 dgrad 0.78 to 1.0, wgrad with strides 0.8; channels first, one tap
-//   and 2x2 0.37 to 1.04, 3x3 with short rows 1.0 to 1.95, fprop with strides 0.84 to 1.2, long
-//   rows 0.25 to 1.06, larger kernels 0.8 to 1.33, mostly 1.05 to 1.2;
+//   and 2x2 0.37 to 1.04, 3x3 of 7x7 and of one image 0.91 to 1.3, of more 0.65 to 0.9, larger
+//   kernels 0.8 to 1.33, mostly 1.05 to 1.2;
 // - channels first with strides, of one image: 8, one tap and dgrad 1.07 to 1.87, 16, wgrad 1.13
 //   to 2.0, dgrad 1.0 to 1.4; of several 0.2 to 1.0;
-// - with dilations: wgrad 0.1 to 1.7, 0.5 in the mean; channels first 0.63 to 2.0, 1.2 in the mean;
-//   channels last, 5x5 and 7x7 1.17 to 3.8; others of 8, rows of up to 28 windows 1.05 to 1.8,
-//   longer ones 0.6 to 0.8; others of 16 0.56 to 1.57.
+// - with dilations: wgrad 0.1 to 1.7, 0.5 in the mean; channels first 0.63 to 2.0, 1.2 in the mean,
+//   but 3x3 of 8, up to 16x16, 0.65 to 0.8, of 16 with dilations of 12 0.75; channels last, 5x5 and
+//   7x7 1.17 to 3.8; others of 8, rows of up to 28 windows 1.05 to 1.8, longer ones 0.6 to 0.8;
+//   others of 16 0.56 to 1.57, with dilations of 4 and 12 1.45 to 1.7.
 std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
   constexpr int64_t kShortRow = 20, kShortDilatedRow = 40, kLongRow = 100;
   const Geometry& g = p.geometry;
@@ -168,8 +169,12 @@ std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
   const bool wgrad = p.wanted == Role::w, dgrad = p.wanted == Role::x;
   if (!unit_dilations(g)) {
     if (wgrad) return false;
-    if (!channels_last) return g.rank > 1 && row < kLongRow;
-    return image && (!taps_up_to(g, 4) || (eight && row < kShortDilatedRow));
+    const int64_t dilation = g.axes.back().dilation;
+    if (!channels_last) {
+      if (taps_up_to(g, 3) && (eight ? row < kShortRow : dilation >= 12)) return false;
+      return g.rank > 1 && row < kLongRow;
+    }
+    return image && (!taps_up_to(g, 4) || (row < kShortDilatedRow && (eight || dilation >= 4)));
   }
   if (eight) {
     if (one_tap(g)) return strides && (channels_last ? wgrad : g.batch == 1);
@@ -184,7 +189,7 @@ std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
   if (!channels_last && taps_up_to(g, 2)) return false;
   if (taps_up_to(g, 3) && row >= kShortRow) return false;
   if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
-  if (wgrad && !channels_last && !strides && taps_up_to(g, 3)) return row <= 8 || g.batch == 1;
+  if (!channels_last && !strides && taps_up_to(g, 3)) return row <= 8 || g.batch == 1;
   if (wgrad) return !strides || !channels_last;
   return channels_last || !strides;
 }
