@@ -365,7 +365,6 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   const int64_t part_lanes = channels_contiguous && planes == 1 ? kManyLanes
                              : !channels_contiguous && small    ? kFewLanes
                                                                 : kLineLanes;
-  parts.part_vectors = even_part(parts, part_lanes);
   PartSizes sizes{parts, {}};
   int64_t &part_vectors = sizes.parts.part_vectors, limit = kBytes;
   const auto box = [&](int64_t bytes) {
@@ -374,7 +373,15 @@ PartSizes part_sizes(const PerAxis<int64_t>& extent, LaneParts parts, int64_t pl
   const auto items = [&] {
     return BoxGrid{extent, sizes.windows}.boxes() * sizes.parts.count() * slices;
   };
-  sizes.windows = box(limit);
+  const auto set_lanes = [&](int64_t count) {
+    part_vectors = even_part(parts, count);
+    sizes.windows = box(limit);
+    return packed_each(sizes.windows, cost);
+  };
+  // Of many channels few large windows fit, which share little of what is packed: 27x27 to 31x31
+  // took 10 times as long with 128 and more, in boxes of one window.
+  const double packed_of_line = set_lanes(kLineLanes);
+  for (int64_t count = part_lanes; set_lanes(count) > 2 * packed_of_line; count /= 2) continue;
   const double packed_at_first = packed_each(sizes.windows, cost);
   const int64_t wanted = item_count(extent, parts.lanes * slices, kItemWindows);
   // Where pixels are contiguous, parts of fewer channels before smaller boxes, which pack more. The

@@ -52,7 +52,7 @@ bool suits_few_channels_kernels_in_planes(const Problem& p, bool avx512) {
   if (channels % lanes_of(avx512) != 0) return false;
   if (avx512) return g.rank > 1 && pixels < (g.rank == 2 ? 60 : 32);
   if (g.axes[0].k == 1 && g.rank > 1) return pixels < 40 || channels > 48;
-  return taps > (g.rank == 1 ? 5 : 8) && taps <= (g.rank == 1 ? taps : 64);
+  return g.rank == 1 ? taps > 5 : taps > 8 && taps <= 64;
 }
 
 }  // namespace
