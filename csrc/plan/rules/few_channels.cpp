@@ -75,8 +75,9 @@ bool has_few_channels(const Problem& p) {
 //   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
 //   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17; channels first, 1x5x5 to 9x9, strides 1 to 4,
 //   into 6, 24 and 56 0.6 to 0.78 (fprop, strides of 3 and 4, 0.79 to 0.87), into others 0.85
-//   to 1.0, channels last into 12 0.57; two threads of Zen 5, in 2-D, channels first, to 16
-//   channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to 0.85;
+//   to 1.0, channels last into 12 0.57, of one image into 16 0.7; two threads of Zen 5, in 2-D,
+//   channels first, to 16 channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to
+//   0.85;
 // - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
@@ -89,7 +90,8 @@ bool has_few_channels(const Problem& p) {
 // - one tap, channels first, 2 to 2 channels 0.06;
 // - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
 //   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1, into
-//   36 and more that are no multiple of 16, with strides, 0.5 to 0.86);
+//   36 and more that are no multiple of 16, with strides, 0.5 to 0.86; AVX2 kernels, two threads
+//   of Zen 4, from one channel, k25 and k39 0.7 to 0.97);
 //   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else
 //   0.14 to 1.1.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
@@ -105,6 +107,7 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
     return false;
   if (avx512 && is_intel()) return suits_few_channels_kernels_of_intel(p);
+  if (p.wanted == Role::y && g.rank == 1 && !avx512 && is_zen_4() && taps >= 24) return false;
   if (p.wanted == Role::y && !channels_last && columns.stride <= 2)
     return suits_few_channels_kernels_in_planes(p, avx512);
   if (g.rank == 1) {
@@ -123,6 +126,9 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (g.x_channels == 1) return !is_zen_3() && (avx512 || taps <= 27);
     return !is_zen_3() && taps == 27 && rows.stride == 1;
   }
+  if (is_zen_3_or_4() && channels_last && g.rank == 2 && g.batch == 1 && g.x_channels > 1 &&
+      g.y_channels <= 16)
+    return false;
   if (avx512) {
     if (is_zen_5() && g.rank == 2 && !channels_last) return g.y_channels == 16 && taps >= 9;
     return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
