@@ -40,6 +40,14 @@ LAYERS = (
     last(1, 256, 5, 14, kernel=(3, 3), padding=(1, 1)),
     last(1, CHANNELS, 300, kernel=(31,), padding=(15,)),
     last(1, CHANNELS, 5, 6, 17, kernel=(3, 3, 4), padding=(1, 1, 1)),
+    # Many windows meet the same taps and miss others; a result of dgrad meets one of many.
+    last(1, CHANNELS, 33, 26, kernel=(3, 3), padding=(12, 9), dilation=(12, 9)),
+    last(1, CHANNELS, 14, 15, kernel=(5, 5), padding=(8, 8), dilation=(4, 4)),
+    last(2, CHANNELS, 9, 8, 7, kernel=(3, 3, 3), padding=(3, 3, 3), dilation=(3, 3, 3)),
+    last(2, CHANNELS, 22, 30, kernel=(22, 1)),
+    # Windows of which few fit with all channels.
+    last(1, 160, 9, 10, kernel=(29, 27), padding=(14, 13)),
+    last(1, 300, 12, 7, kernel=(27, 13), padding=(13, 6)),
 )
 
 

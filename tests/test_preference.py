@@ -310,12 +310,28 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 3, 12, 64, groups=8, axes=3) == "simd"
         assert served("convolution", 3, 12, 64, groups=8, axes=3, stride=2) == "onednn"
         assert served(data, 3, 12, 64, groups=8, axes=3) == "onednn"
+        first = {"groups": 8, "data_format": "NCX", "batch": 4}
+        for op in ("convolution", data, weights):  # groups of 16
+            assert served(op, 3, 14, 128, **first) == "simd"
+            assert served(op, 3, 7, 512, **first | {"groups": 32}) == "onednn"
+        dilated = {"dilation": 4, "batch": 4}
+        assert served("convolution", 3, 14, 128, groups=16, **dilated, data_format="NCX") == "simd"
+        assert served("convolution", 3, 14, 256, groups=16, **dilated) == "onednn"
+        # Windows that spread: of images, of few channels, of one window.
+        spread = {"padded": False, "batch": 8}
+        assert served(data, 5, 12, 64, **spread) == "onednn"
+        assert served(data, 5, 12, 4, **spread | {"results": 256}) == "simd"
+        one = {"data_format": "NCX", "padded": False, "batch": 32}
+        assert served(data, 5, 5, 64, **one) == "simd"
+        assert served("convolution", 5, 5, 64, **one) == "simd"
+        assert served("convolution", 3, 56, 64, results=8) == "simd"
+        assert served(weights, 33, 64, 1, results=32) == "simd"
         assert served(weights, 5, 12, 64, groups=8, axes=3) == "onednn"
         assert served(weights, 5, 28, 64, groups=8) == "simd"
         assert served("convolution", 3, 56, 64, groups=8, dilation=2) == "simd"
         assert served("convolution", 3, 28, 64, groups=8, dilation=2) == "onednn"
         assert served(weights, 3, 28, 64, groups=8, dilation=2) == "simd"
-        assert served(data, 3, 14, 64, groups=4, data_format="NCX") == "onednn"
+        assert served(data, 3, 14, 64, groups=4, data_format="NCX") == "simd"
         assert served(data, 3, 28, 64, groups=4, data_format="NCX") == "simd"
         assert served("convolution", 5, 28, 64, groups=4) == "onednn"
         assert served("convolution", 5, 28, 64, groups=4, dilation=2) == "onednn"
@@ -406,6 +422,14 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 3, 28, 64, **unequal) == onednn_if(zen_4)
         assert served("convolution_backward_data", 3, 28, 64, **unequal, stride=2) == "simd"
         assert served("convolution_backward_weights", 3, 28, 64, **unequal) == "simd"
+        if zen_4:
+            of_24 = {"groups": 8, "dtype": torch.bfloat16, "batch": 4}
+            assert served("convolution", 3, 28, 192, **of_24, stride=2) == "onednn"
+            assert served("convolution", 3, 14, 192, **of_24, data_format="NCX") == "onednn"
+            assert served("convolution", 3, 28, 192, **of_24) == "simd"
+            few = {"results": 3, "dtype": torch.bfloat16}
+            assert served("convolution", 1, 64, 128, **few) == "simd"
+            assert served("convolution", 1, 64, 128, **few | {"results": 5}) == "onednn"
         assert served("convolution", 3, 28, 80, **grouped) == onednn_if(zen_4)
         assert served("convolution", 3, 28, 96, **grouped) == "simd"
         assert served("convolution", 3, 28, 96, **grouped, stride=2) == "onednn"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from dense import problem
 from targets import DTYPES, every_target, exact, integers, partials, wrong
 
 import torch_ops
@@ -93,6 +94,23 @@ def test_few_channels_in_rows_of_every_kind(target: str, dtype: torch.dtype) -> 
         ):
             found += wrong(what, shape, stride, pad, 1, dtype)
     assert not found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_channels_in_lanes_where_sums_of_pixels_would_be_short(
+    target: str, dtype: torch.dtype
+) -> None:
+    """Few channels, whose lanes would be pixels if more were summed over; windows of one row."""
+    with torch_ops.backends.use("simd", target):
+        for channels, into in ((1, 3), (1, 5), (1, 8), (2, 6), (3, 11)):
+            for partial in ("fprop", "dgrad"):
+                call = problem(
+                    partial, channels, (3, 70), (1, 31), into=into, pad=(0, 15),
+                    data_format="NXC", dtype=dtype,
+                )  # fmt: skip
+                assert "channels in lanes" in call.kernel(), (partial, into, call.kernel())
+                assert call.is_exact(), (partial, channels, into)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -103,6 +103,9 @@ bool long_rows_of_weights(const Geometry& g) {
          pixels >= kLeastPixels && pixels <= kMostPixels;
 }
 
+// Of an image, as of DCGAN's first and last layers: rows of a product of matrices.
+bool one_window(const Geometry& g) { return g.axes[1].y * g.axes[2].y == 1; }
+
 // fprop:
 // - kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
 //   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
@@ -121,10 +124,9 @@ bool long_rows_of_weights(const Geometry& g) {
 //   0.74 to 0.97, more 0.97 and 1.18; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2
 //   to 1.1, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
 // - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6;
-//   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window, as of DCGAN's
-//   first and last layers, 0.19 to 0.52 (of Zen 4 0.22 to 0.65); k3 to k5 up to 4x4 0.29 to 1.13,
-//   0.6 in the mean, from 5x5 on 0.46 to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2
-//   0.5 to 2.6;
+//   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window 0.19 to 0.52 (of
+//   Zen 4 0.22 to 0.65); k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from 5x5 on 0.46
+//   to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
 // - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95 to
 //   1.08; oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
 // - dilations, channels first, two threads of Zen 5, 60 random layers: AVX-512 kernels of both 0.45
@@ -136,7 +138,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (channels_last && apart(g) && !one_tap(g))
     return avx512 || g.y_channels <= 32 || g.x_channels >= 256;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
-  if (avx512 && !channels_last && columns.y == 1) return false;
+  if (avx512 && !channels_last && one_window(g)) return false;
   const bool small =
       avx512 && is_zen_5() && !channels_last && columns.y <= 8 && std::min(rows.k, columns.k) > 2;
   if (small && columns.y <= 4) return false;
@@ -170,7 +172,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
 //   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
 //   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
-//   to 1.85; of Zen 5 with dilations 0.85 to 1.0;
+//   to 1.85; of one window 0.25 to 0.5; of Zen 5 with dilations 0.85 to 1.0;
 // - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
 //   to 1.04, of more 0.95 to 1.2; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.45 to
 //   0.98, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
@@ -187,7 +189,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
       avx512 ? columns.y <= 5 : columns.y <= 8 && g.batch * rows.y * columns.y <= 256;
   if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
-    if (!avx512 || one_tap(g)) return false;
+    if (!avx512 || one_tap(g) || one_window(g)) return false;
     if (!is_zen_3_or_4()) return few >= 256 && (unit_dilations(g) || !is_zen_5());
     if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
     return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
@@ -395,10 +397,9 @@ bool waits_for_weights(const Problem& p) {
 bool spreads_images(const Problem& p) {
   constexpr int64_t kMostTaps = 11, kLeastChannels = 12;
   const Geometry& g = p.geometry;
-  const bool one_window = g.axes[1].y * g.axes[2].y == 1;
   return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && taps_up_to(g, kMostTaps) &&
          std::min(g.x_channels, g.y_channels) >= kLeastChannels && unit_strides(g) &&
-         spread(g) >= 2 && (!one_window || has_channels_last(p));
+         spread(g) >= 2 && (!one_window(g) || has_channels_last(p));
 }
 
 }  // namespace

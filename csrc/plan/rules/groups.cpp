@@ -188,8 +188,8 @@ std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
   if (channels_last && taps_up_to(g, 3)) return row < kShortRow;
   if (!channels_last && taps_up_to(g, 2)) return false;
   if (taps_up_to(g, 3) && row >= kShortRow) return false;
-  if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
   if (!channels_last && !strides && taps_up_to(g, 3)) return row <= 8 || g.batch == 1;
+  if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
   if (wgrad) return !strides || !channels_last;
   return channels_last || !strides;
 }
