@@ -161,6 +161,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution_backward_weights", 3, 112, 64, groups=64, stride=2) == "simd"
     assert served("convolution", 1, 64, 8) == "onednn"
     assert served("convolution", 1, 28, 8) == "simd"  # few pixels
+    signal = {"axes": 1, "stride": 64, "padded": False, "results": 258}
+    assert served("convolution", 256, 16384, 1, **signal) == "simd"  # what lies in a stride
     assert served("convolution", 1, 16, 8, axes=3) == "onednn"
     assert served("convolution", 1, 8, 8, axes=3) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"

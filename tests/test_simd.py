@@ -6,6 +6,7 @@ Integers are small enough that every order of summation gives the same bits.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -412,6 +413,30 @@ def test_one_window_over_all_axes_is_one_tap() -> None:
             *(y, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]),
         )
     assert "in place" in report.kernel
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@every_target
+def test_what_lies_in_a_stride_of_a_signal_is_channels(target: str, dtype: torch.dtype) -> None:
+    """Of windows of whole strides; with a bias, from views with gaps, and where strides are not."""
+    found = []
+    with torch_ops.backends.use("simd", target):
+        for stride, strides, pad, more in itertools.product((32, 45), (2, 3, 5), (0, 1, 2), (0, 1)):
+            shape = ((2, 1, 9 * stride + more), (21, 1, strides * stride))
+            for channels_last in (False, True):
+                found += wrong(shape, shape, stride, pad * stride, 1, dtype, channels_last)
+        src, weights = integers(2, 21, 14, dtype=dtype)[..., ::2], integers(21, 1, 96, dtype=dtype)
+        bias = integers(1, dtype=dtype) + 1
+        result = torch_ops.functional.conv_transpose1d(src, weights, bias, stride=32)
+        expected = torch.nn.functional.conv_transpose1d(
+            src.double(), weights.double(), bias.double(), stride=32
+        )
+        assert torch.equal(result.double(), expected)
+        for partial, channels, into in (("fprop", 1, 20), ("dgrad", 20, 1)):
+            call = problem(partial, channels, (320,), (96,), into=into, stride=32, dtype=dtype)
+            assert "channels in lanes" in call.kernel(), call.kernel()
+            assert call.is_exact()
+    assert not found
 
 
 @every_target

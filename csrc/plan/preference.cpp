@@ -1,6 +1,7 @@
 #include "plan/preference.h"
 
 #include "core/cpu.h"
+#include "core/folded_strides.h"
 #include "plan/plan.h"
 #include "plan/rules/rules.h"
 
@@ -47,7 +48,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   const int64_t work = flops(problem);
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   if (one_tap_in_padding(problem) ||
-      (dense && (few_pixels(problem) || becomes_few_channels(problem, avx512))))
+      (dense &&
+       (few_pixels(problem) || becomes_few_channels(problem, avx512) || strides_fold(problem))))
     return backends();
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =

@@ -9,6 +9,7 @@ inline std::vector<Shape> listed_shapes() {
   return {
       {"1-D, one of everything", 1, 1, 1, 1, {{1, 1, 1, 1, 0, 1}}},
       {"1-D, stride leaves pixels over", 2, 1, 3, 5, {{10, 3, 4, 2, 0, 1}}},
+      {"1-D, one channel, whole strides", 2, 1, 1, 21, {{288, 96, 9, 32, 32, 1}}},
       {"2-D, 3x3 padded", 2, 1, 4, 6, {{7, 3, 7, 1, 1, 1}, {5, 3, 5, 1, 1, 1}}},
       {"2-D, k4 s2 p1", 3, 1, 9, 17, {{8, 4, 4, 2, 1, 1}, {10, 4, 5, 2, 1, 1}}},
       {"2-D, kernel = stride", 1, 1, 5, 3, {{8, 2, 4, 2, 0, 1}, {9, 3, 3, 3, 0, 1}}},
@@ -37,6 +38,8 @@ inline std::vector<Shape> listed_shapes() {
        1,
        1,
        {{5, 3, 5, 1, 1, 1}, {29, 3, 14, 2, 0, 1}}},
+      {"2-D, depthwise, large windows", 1, 150, 1, 1, {{9, 29, 9, 1, 14, 1}, {7, 27, 7, 1, 13, 1}}},
+      {"2-D, depthwise, far taps", 2, 21, 1, 1, {{19, 3, 19, 1, 6, 6}, {14, 5, 14, 1, 8, 4}}},
       {"2-D, depthwise, rows of pixels", 2, 5, 1, 1, {{6, 5, 7, 1, 2, 1}, {41, 3, 41, 1, 1, 1}}},
       {"2-D, depthwise, rows of pixels, strides and dilation",
        2,

@@ -51,8 +51,9 @@ bool many_regions(const Tensor& tensor, const std::vector<Sliding>& ways) {
 
 namespace {
 
-// Not where zeros would be most of what is multiplied: dgrad of 22 taps of one row of windows, of
-// which a result meets one, took 3.2 times as long with them (Zen 4).
+// Whether zeros should be copied (LeastRegions). Not where they would be most of what is
+// multiplied: dgrad of 22 taps of one row of windows, of which a result meets one, took 3.2 times
+// as long with them (Zen 4).
 bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
                 const PerAxis<int64_t>& windows, const LeastRegions& least) {
   constexpr double kFewPresent = 0.25, kMostPresent = 0.9;  // of all taps of all windows
@@ -61,15 +62,15 @@ bool mostly_cut(const Tensor& tensor, const PerAxis<std::vector<Sliding>>& ways,
     if (ways[a].empty()) continue;
     const Sliding& s = ways[a].front();
     const auto count = static_cast<double>(windows[a]);
-    double whole_windows = 0, taps = 0, regions = 0;
+    double uncut = 0, taps = 0, regions = 0;
     for_each_edge(s, tensor.extent[a], {0, windows[a]}, [&](const Range& range, const Range& met) {
       const auto length = static_cast<double>(range.end - range.begin);
       const int64_t met_taps = met.end - met.begin;
-      if (met_taps == s.taps) whole_windows += length;
+      if (met_taps == s.taps) uncut += length;
       taps += length * static_cast<double>(met_taps);
       ++regions;
     });
-    whole *= whole_windows / count;
+    whole *= uncut / count;
     present *= taps / (count * static_cast<double>(s.taps));
     alike *= count / regions;
   }

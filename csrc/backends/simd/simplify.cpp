@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/folded_strides.h"
+
 namespace convtbw::simd {
 
 namespace {
@@ -71,6 +73,19 @@ void join_taps(Simplified& simplified) {
     p.w.axes[joined.axis] = 0;
     if (y == 1) p.y.axes[joined.axis] = 0;
   }
+}
+
+void fold_strides(Simplified& simplified) {
+  Problem& p = simplified.problem;
+  if (!strides_fold(p)) return;
+  Axis& axis = p.geometry.axes.back();
+  const int64_t stride = std::exchange(axis.stride, 1);
+  axis.x /= stride;
+  axis.k /= stride;
+  axis.pad /= stride;
+  simplified.inner = p.geometry.x_channels = stride;
+  p.x.channel = std::exchange(p.x.axes.back(), p.x.axes.back() * stride);
+  p.w.x_channel = std::exchange(p.w.axes.back(), p.w.axes.back() * stride);
 }
 
 void join_axes(Problem& p) {
@@ -141,6 +156,7 @@ class RepeatedBias : public Plan {
 Simplified simplify(const Problem& problem) {
   Simplified simplified{problem, problem.geometry.x_channels, 1};
   join_taps(simplified);
+  fold_strides(simplified);
   join_axes(simplified.problem);
   join_images(simplified.problem);
   return simplified;

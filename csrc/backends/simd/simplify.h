@@ -19,6 +19,7 @@ struct Simplified {
 //   classifiers have, is no axis: its taps are channels of x. So are those of an axis that windows
 //   tile, where few channels of x are computed, as in gradients of patches and in upsampling to
 //   images.
+// - What lies in a stride of a signal are its channels (core/folded_strides.h).
 // - Neighbouring axes with one tap each are one long axis where both tensors allow it: the rows of
 //   a 1x1 convolution are then as long as its images.
 // - Images of one pixel are pixels of one image.
