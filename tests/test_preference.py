@@ -172,7 +172,11 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 5, 6, 128, batch=16) == onednn_if(avx512)
     assert served("convolution", 4, 8, 128, stride=2, data_format="NCX") == "simd"
     assert served("convolution", 3, 32, 512, stride=2, batch=4) == onednn_if(not avx512)
-    assert served("convolution", 3, 32, 256, stride=2, batch=4) == "onednn"
+    assert served("convolution", 3, 32, 192, stride=2, batch=4) == "onednn"
+    long_sums = served("convolution", 3, 32, 256, stride=2, batch=4)
+    assert long_sums == onednn_if(not avx512)
+    dilated = served("convolution_backward_data", 3, 33, 320, dilation=12, results=256)
+    assert dilated == onednn_if(not avx512)
     assert served("convolution", 1, 11, 128) == "simd"
     assert served("convolution", 1, 12, 128) == onednn_if(not avx512)
     assert served("convolution", 1, 18, 128) == "onednn"

@@ -106,6 +106,13 @@ bool long_rows_of_weights(const Geometry& g) {
 // Of an image, as of DCGAN's first and last layers: rows of a product of matrices.
 bool one_window(const Geometry& g) { return g.axes[1].y * g.axes[2].y == 1; }
 
+// Whether oneDNN's sums of so many products err more than torch's, and by 1.36 to 2.7 times as much
+// as a blocked gemm's (strides and dilations, AVX-512, Zen 4 and 5).
+bool sums_long(const Geometry& g, int64_t channels) {
+  constexpr int64_t kLongSum = 2048;
+  return g.taps() * channels > kLongSum;
+}
+
 // fprop:
 // - kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
 //   channels on either side, one thread, 0.6 to 1.05 (AVX-512 kernels 0.8 to 1.2, on Zen 5 with
@@ -127,8 +134,8 @@ bool one_window(const Geometry& g) { return g.axes[1].y * g.axes[2].y == 1; }
 //   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window 0.19 to 0.52 (of
 //   Zen 4 0.22 to 0.65); k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from 5x5 on 0.46
 //   to 1.04, 0.85 in the mean (into one vector 0.97 to 1.2), k2 0.5 to 2.6;
-// - with strides, AVX-512 kernels of both, two threads of Zen 5, 3x3 from 512 channels 0.95 to
-//   1.08; oneDNN's sums of so many products err by 1.36 times as much as a blocked gemm's;
+// - with strides or dilations, long sums, AVX-512 kernels of both, two threads of Zen 5, 3x3 from
+//   512 channels 0.95 to 1.08, of Zen 4 from 256 0.78 to 1.02, 5x5 1.07;
 // - dilations, channels first, two threads of Zen 5, 60 random layers: AVX-512 kernels of both 0.45
 //   to 1.04, once 1.4, AVX2 kernels 0.44 to 1.0; with padding wider than 10, which oneDNN may
 //   compute as products of matrices, 0.3 to 1.1.
@@ -144,8 +151,8 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (small && columns.y <= 4) return false;
   if (avx512 && into_one_vector(p, g.x_channels, g.y_channels)) return true;
   if (small) return false;
-  constexpr int64_t kLongSum = 4096, kWidePadding = 10, kShortRow = 14;
-  if (avx512 && !unit_strides(g) && g.taps() * g.x_channels > kLongSum) return false;
+  constexpr int64_t kWidePadding = 10, kShortRow = 14;
+  if (avx512 && !(unit_strides(g) && unit_dilations(g)) && sums_long(g, g.x_channels)) return false;
   if (channels_last && !one_tap(g) && columns.y <= (avx512 ? 5 : 8)) return false;
   if (channels_last && !one_tap(g) && !avx512 && is_zen_3_or_4() && columns.y <= kShortRow &&
       std::min(g.x_channels, g.y_channels) <= 32)
@@ -183,6 +190,8 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   const int64_t few = std::min(g.x_channels, g.y_channels);
   if (!unit_strides(g) || rows.k > 7 || columns.k > 7) return false;
+  if (avx512 && has_channels_last(p) && !unit_dilations(g) && sums_long(g, g.y_channels))
+    return false;
   if (avx512 && into_one_vector(p, g.y_channels, g.x_channels)) return true;
   if (few_beside(p, g.y_channels, g.x_channels)) return false;
   const bool small =
