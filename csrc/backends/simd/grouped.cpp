@@ -89,11 +89,11 @@ LaneSide::LaneSide(const Arithmetic& arithmetic, const Tensor& tensor, const Lan
       spreads_(order.spread() && spreading == Spreading::in_memory),
       plane_(order.spread() && spreading == Spreading::by_broadcast ? 1 : 0),
       ways_(ways),
-      in_place_(in_place && !spreads_ && tensor.channel == 1 && order.lanes >= arithmetic.lanes &&
-                !mostly_cut(tensor, ways, windows, least)),
+      padded_(mostly_cut(tensor, ways, windows, least)),
+      in_place_(in_place && !padded_ && !spreads_ && tensor.channel == 1 &&
+                order.lanes >= arithmetic.lanes),
       packing_{keeping ? keeping : &arithmetic, tensor, {}, Pairing::none, keeping != nullptr},
-      parts_{order.lanes, arithmetic.lanes},
-      padded_(mostly_cut(tensor, ways, windows, least)) {}
+      parts_{order.lanes, arithmetic.lanes} {}
 
 PerAxis<Strip> LaneSide::strips_of(const PerAxis<int64_t>& windows) const {
   PerAxis<Strip> strips;

@@ -156,10 +156,10 @@ class LaneSide {
   const bool spreads_;   // in memory
   const int64_t plane_;  // of a view that is not
   const PerAxis<std::vector<Sliding>> ways_;
+  bool padded_;
   const bool in_place_;
   Packing packing_;
   LaneParts parts_;
-  bool padded_ = false;
   int64_t positions_ = 0, memory_units_ = 0;
   std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
 };

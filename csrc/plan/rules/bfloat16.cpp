@@ -41,8 +41,7 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const Axis& row = g.axes.back();
   const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
-  if (p.wanted == Role::y && g.x_channels <= 3 &&
-      std::ranges::any_of(g.axes, [](const Axis& axis) { return very_wide(axis); }))
+  if (p.wanted == Role::y && g.x_channels <= 3 && std::ranges::any_of(g.axes, very_wide))
     return false;
   if (p.wanted == Role::y)
     return g.y_channels >= 4 && (taps == 1 || (many_pixels && g.x_channels < 48) ||
