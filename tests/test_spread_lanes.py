@@ -115,3 +115,51 @@ def test_what_is_not_finite_reaches_its_group_alone(
             with torch_ops.backends.use("simd", target):
                 assert found_in(call.kernel()) == spreading(target, group, partial, x.dtype)
                 assert call.is_exact(), (partial, column)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [(1, 2), (2, 1), (3, 3), (2, 5), (7, 7), (11, 11)], ids=str)
+@every_target
+def test_channels_are_spread_from_where_they_lie(
+    target: str, group: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Of whole vectors and less, at the end of their memory, and where channels have gaps."""
+    x_group, y_group = group
+    for groups in (2, 3, 7):
+        for pixels, kernel, padding in (((5, 9), (3, 3), (1, 1)), ((1, 1), (1, 1), (0, 0))):
+            extents = (2, groups * x_group, *pixels)
+            of = {"data_format": "NXC", "group": x_group, "results": y_group}
+            layer = Layer(extents, kernel, padding, **of)
+            x, w, y = layer.operands(dtype)
+            wider = x.new_full((2, *pixels, groups * x_group + 5), float("nan"))
+            wider[..., 5:] = x
+            for operand in (x, wider[..., 5:]):
+                for partial in PARTIALS:
+                    call = call_of(partial, operand, w, y, layer)
+                    with torch_ops.backends.use("simd", target):
+                        assert call.is_exact(), (groups, partial, call.kernel())
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_many_planes_are_computed_group_by_group(dtype: torch.dtype) -> None:
+    """Channels of all groups in lanes only where that saves products."""
+    if "avx512" not in torch_ops.backends.targets():
+        pytest.skip("the CPU has no AVX-512")
+
+    def together(groups: int, channels: int, kernel: int, **of: tuple[int, int]) -> list[bool]:
+        extents = (1, groups * channels, 28, 28)
+        layer = Layer(extents, (kernel,) * 2, (1, 1), **of, data_format="NXC", group=channels,
+                      results=channels)  # fmt: skip
+        operands = layer.operands(dtype)
+        with torch_ops.backends.use("simd", "avx512"):
+            kernels = [call_of(partial, *operands, layer).kernel() for partial in PARTIALS[:2]]
+        return ["channels of all groups" in kernel for kernel in kernels]
+
+    pairs = dtype == torch.bfloat16 and multiplies_pairs("avx512")
+    assert together(3, 11, 3) == [False, False]
+    assert together(3, 11, 1) == [True, True]
+    assert together(8, 10, 3) == [not pairs] * 2
+    assert together(8, 7, 3) == [True, True]
+    assert together(8, 7, 5) == [not pairs] * 2
+    assert together(16, 5, 3) == [True, True]
+    assert together(8, 7, 3, stride=(2, 2)) == [False, True]

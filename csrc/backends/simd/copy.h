@@ -157,22 +157,26 @@ CONVTBW_INLINE void copy_row(const Copy& c, From from, To* to) {
   int64_t column = 0;
   for (; column + n <= c.columns - odd; column += n)
     store(to + column, from.at(column * From::kElements).all());
-  const int64_t rest = c.columns - column;
-  if (rest && column && !odd) {  // overlapping the vector before
+  const int64_t rest = c.columns - column, end = c.columns + c.zeros;
+  const auto last = [&] {
+    const From from_last = from.at(column * From::kElements);
+    if constexpr (kAdjacent<From>)
+      return from_last.elements(2 * rest - odd);
+    else
+      return from_last.some(rest);
+  };
+  // Zeros of their own, for which GCC calls memset(), made a depthwise layer of 6 channels take 1.1
+  // times as long.
+  int64_t written = c.columns;
+  if (rest && column + n <= end) {
+    store(to + column, last());
+    written = column + n;
+  } else if (rest && column && !odd) {  // overlapping the vector before
     store(to + c.columns - n, from.at((c.columns - n) * From::kElements).all());
   } else if (rest) {
-    const From end = from.at(column * From::kElements);
-    Vector<typename From::Unit> last;
-    if constexpr (kAdjacent<From>)
-      last = end.elements(2 * rest - odd);
-    else
-      last = end.some(rest);
-    if (rest + c.zeros >= n)
-      store(to + column, last);
-    else
-      store_some(to + column, last, rest);
+    store_some(to + column, last(), rest);
   }
-  if (c.zeros) clear(to + c.columns, c.zeros);
+  if (written < end) clear(to + written, end - written);
 }
 
 // Rows are often pieces of a few cache lines, far apart, which the hardware does not foresee: 3 to

@@ -117,7 +117,7 @@ int64_t LaneSide::most_channels(const LaneParts& parts) const {
 
 // Units from one position to the next of the other side's channels before they are spread.
 int64_t LaneSide::staging_pitch(const LaneParts& parts) const {
-  return spreads_ ? ceil_div(most_channels(parts), parts.width) * parts.width : 0;
+  return stages() ? ceil_div(most_channels(parts), parts.width) * parts.width : 0;
 }
 
 // And as kernels read them.
@@ -152,7 +152,7 @@ void LaneSide::set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts
         strips[a].footings.push_back({s.first, s.stride, s.dilation});
     }
   const int64_t lanes = parts.width;
-  if (!in_place_) memory_units_ = units_of(windows, parts) + (spreads_ ? lanes : 0);
+  if (!in_place_) memory_units_ = units_of(windows, parts) + (stages() ? lanes : 0);
   if (!spreads_) return;
   for (int64_t part = 0; part < parts.count(); ++part) {
     const LaneParts::Range range = parts.part(part);
@@ -165,23 +165,15 @@ void LaneSide::set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts
   }
 }
 
-// Positions by pitch units. Rows that follow each other in the tensor are copied as one.
-LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
-                        int64_t pitch, char* memory) const {
+// f(where rows begin in the tensor, in elements, and in memory, their positions) for what a box
+// meets of it, in its order and without gaps. Rows that follow each other there are one.
+template <class F>
+LaneView LaneSide::for_each_met_row(const BoxRange& box, int64_t pitch, char* memory,
+                                    const F& f) const {
   const Tensor& tensor = packing_.tensor;
   const PerAxis<Strip>& strips = packing_.strips;
-  const int64_t bytes = element_bytes(tensor.dtype);
-  const int64_t zeros = std::max<int64_t>(0, arithmetic_.lanes - channels.count);
   LaneView view{memory, {}, {}, plane_};
   view.stride[3] = pitch;
-  if (padded_) {
-    for (int a = kBoxRank - 2; a >= 0; --a)
-      view.stride[a] = view.stride[a + 1] * strips[a + 1].length;
-    const Panel panel{channels.begin, channels.count, 0, view.stride[2], pitch, 1, zeros};
-    pack_box(packing_, data, box, &panel, 1, memory);
-    view.origin = box.begin;
-    return view;
-  }
   BoxRange positions;
   for (int a = 0; a < kBoxRank; ++a) {
     if (strips[a].combs.empty()) return view;  // nothing is met
@@ -195,20 +187,40 @@ LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::
   for (int a = kBoxRank - 2; a >= 0; --a)
     view.stride[a] = view.stride[a + 1] * positions.count[a + 1];
   view.data -= offset(positions.begin, view.stride) * unit();
-  Copy copy{nullptr, tensor.stride[3],   tensor.channel, nullptr, pitch,
-            1,       positions.count[3], channels.count, zeros};
+  int64_t joined = positions.count[3];
   BoxRange rows = positions;
-  for (int a = kBoxRank - 2; a >= 0 && tensor.stride[a] == copy.rows * tensor.stride[3]; --a) {
-    copy.rows *= rows.count[a];
+  for (int a = kBoxRank - 2; a >= 0 && tensor.stride[a] == joined * tensor.stride[3]; --a) {
+    joined *= rows.count[a];
     rows.count[a] = 1;
   }
-  const char* const from = static_cast<const char*>(data) + channels.begin * tensor.channel * bytes;
   for_each_row(rows, [&](const PerAxis<int64_t>& p) {
-    copy.from = from + offset(p, tensor.stride) * bytes;
-    copy.to = const_cast<char*>(view.data) + offset(p, view.stride) * unit();
-    packing_.copy()(copy);
+    f(offset(p, tensor.stride), const_cast<char*>(view.data) + offset(p, view.stride) * unit(),
+      joined);
   });
   return view;
+}
+
+// Positions by pitch units.
+LaneView LaneSide::pack(const void* data, const BoxRange& box, const LaneParts::Range& channels,
+                        int64_t pitch, char* memory) const {
+  const Tensor& tensor = packing_.tensor;
+  const PerAxis<Strip>& strips = packing_.strips;
+  const int64_t zeros = std::max<int64_t>(0, arithmetic_.lanes - channels.count);
+  if (padded_) {
+    LaneView view{memory, {}, box.begin, plane_};
+    view.stride[3] = pitch;
+    for (int a = kBoxRank - 2; a >= 0; --a)
+      view.stride[a] = view.stride[a + 1] * strips[a + 1].length;
+    const Panel panel{channels.begin, channels.count, 0, view.stride[2], pitch, 1, zeros};
+    pack_box(packing_, data, box, &panel, 1, memory);
+    return view;
+  }
+  const char* const from = static_cast<const char*>(data);
+  return for_each_met_row(box, pitch, memory, [&](int64_t row, char* to, int64_t positions) {
+    packing_.copy()({from + (row + channels.begin * tensor.channel) * element_bytes(tensor.dtype),
+                     tensor.stride[3], tensor.channel, to, pitch, 1, positions, channels.count,
+                     zeros});
+  });
 }
 
 BoxPrefetch LaneSide::prefetch(const void* data, const BoxRange& box, int64_t part,
@@ -225,31 +237,62 @@ LaneView LaneSide::view(const void* data, const BoxRange& box, int64_t part, cha
             packing_.tensor.stride,
             {},
             plane_};
-  const int64_t pitch = this->pitch(parts_);
+  const int64_t pitch = this->pitch(parts_), plane = positions_ * pitch;
   if (!spreads_) return pack(data, box, channels_of(range), pitch, memory);
+  const Tensor& tensor = packing_.tensor;
+  const int64_t channel = channels_of(range).begin;
+  if (!stages()) {
+    // Of all the tensor.
+    int64_t elements = order_.lanes / order_.group_lanes * order_.planes;
+    for (int a = 0; a < kBoxRank; ++a) elements += (tensor.extent[a] - 1) * tensor.stride[a];
+    LaneView view =
+        for_each_met_row(box, pitch, memory, [&](int64_t row, char* to, int64_t positions) {
+          const int64_t first = row + channel;
+          spread({static_cast<const char*>(data) + first * element_bytes(tensor.dtype),
+                  tensor.stride[3], elements - first, nullptr, to, pitch, plane, order_.planes,
+                  positions},
+                 tensor.dtype, part);
+        });
+    view.plane = plane;
+    return view;
+  }
   const int64_t staging_units = staging_pitch(parts_);
-  char* const staging = memory + order_.planes * positions_ * pitch * unit();
+  char* const staging = memory + order_.planes * plane * unit();
   LaneView view = pack(data, box, channels_of(range), staging_units, staging);
+  spread({staging, staging_units, positions_ * staging_units + parts_.width, nullptr, memory, pitch,
+          plane, order_.planes, positions_},
+         sum_dtype(tensor.dtype), part);
+  for (int64_t& stride : view.stride) stride = stride / staging_units * pitch;
+  view.data = memory + (view.data - staging) / staging_units * pitch;
+  view.plane = plane;
+  return view;
+}
+
+// Of all vectors of a part, from its first channel and to its first lane.
+void LaneSide::spread(const Spread& all, Dtype dtype, int64_t part) const {
   // So few positions at a time that they stay in the first-level cache: vectors are halves of its
   // lines, and every plane reads the same channels (groups of 4, AVX2: 0.87 of the time).
   constexpr int64_t kBytes = 16 << 10;
-  const int64_t bytes = (staging_units + order_.planes * pitch) * unit();
+  const LaneParts::Range range = parts_.part(part);
+  const int64_t bytes =
+      most_channels(parts_) * element_bytes(dtype) + all.planes * all.to_step * unit();
   const int64_t most = std::max<int64_t>(8, kBytes / bytes);
-  for (int64_t first = 0; first < positions_; first += most)
+  Spread some = all;
+  for (int64_t first = 0; first < all.positions; first += most)
     for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
       const int32_t* const indices =
           &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
       int32_t index[64];
       for (int64_t i = 0; i < parts_.width; ++i) index[i] = indices[i] - indices[0];
-      arithmetic_.spread({staging + (first * staging_units + indices[0]) * unit(), staging_units,
-                          index, memory + (first * pitch + parts_.lane(range, vector)) * unit(),
-                          pitch, positions_ * pitch, order_.planes,
-                          std::min(most, positions_ - first)});
+      const int64_t from = first * all.from_step + indices[0];
+      const int64_t to = first * all.to_step + parts_.lane(range, vector);
+      some.from = static_cast<const char*>(all.from) + from * element_bytes(dtype);
+      some.readable = all.readable - from;
+      some.index = index;
+      some.to = static_cast<char*>(all.to) + to * unit();
+      some.positions = std::min(most, all.positions - first);
+      arithmetic_.spread[static_cast<int>(dtype)](some);
     }
-  for (int64_t& stride : view.stride) stride = stride / staging_units * pitch;
-  view.data = memory + (view.data - staging) / staging_units * pitch;
-  view.plane = positions_ * pitch;
-  return view;
 }
 
 int64_t list_ahead(const PerAxis<Footing>& footings, const LaneView& view, const Region& region,

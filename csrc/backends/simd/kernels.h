@@ -297,10 +297,10 @@ struct LaneWindowsFunctions {
 
 // Channels of one side repeated so that each lane of a vector has its own:
 //   to[plane*to_plane + i*to_step + lane] = from[i*from_step + index[lane] + plane]
-// Indices ascend. May read up to a vector behind the last position's channels.
+// Indices ascend. `from` is of elements, of which so many may be read, `to` of units.
 struct Spread {
   const void* from;
-  int64_t from_step;
+  int64_t from_step, readable;
   const int32_t* index;
   void* to;
   int64_t to_step, to_plane, planes, positions;
@@ -537,7 +537,7 @@ struct Arithmetic {
   LaneWindowsFunctions lane_windows[4][4];
   // Empty for float64; of pairs rows in registers alone.
   SpreadingKernels spreading_in_registers, spreading_by_broadcast;
-  void (*spread)(const Spread&);
+  void (*spread[4])(const Spread&);         // by Dtype of from
   void (*plane_rows[4])(const PlaneRows&);  // by Dtype of c
   void (*window_rows)(const WindowRows&);
   TapsFunctions<PlaneTaps> plane_taps[4];    // by Dtype of b
@@ -551,7 +551,7 @@ struct Arithmetic {
 // The kernels that one target offers. The last two may be nullptr.
 struct Kernels {
   const Arithmetic *f32, *f64, *bf16_pairs;
-  const Arithmetic* f32_of_half_lanes = nullptr;  // of a vector, at the same rate
+  const Arithmetic* f32_of_half_lanes = nullptr;  // of a vector
 };
 
 namespace generic {

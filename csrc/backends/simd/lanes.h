@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/simd/kernels.h"
+#include "backends/simd/partial.h"
 #include "backends/simd/tile.h"
 #include "backends/simd/vector.h"
 
@@ -504,26 +505,48 @@ constexpr LaneTapsFunctions kLaneTaps = lane_taps_functions<A, B, kind>();
 
 // ---- spreading ---------------------------------------------------------------------------------
 
-template <class T>
+// Positions of one plane; load(from, vector) is what is read.
+template <class From, class To, class Index, class Load>
+CONVTBW_INLINE void spread_positions(const Spread& call, const From* from, To* to,
+                                     int64_t positions, int vectors, Index index,
+                                     const Load& load) {
+  constexpr int n = kLanes<To>;
+  if (vectors == 1) {
+    for (int64_t i = 0; i < positions; ++i, from += call.from_step, to += call.to_step)
+      store(to, Vector<To>(__builtin_shuffle(load(from, 0), index)));
+    return;
+  }
+  for (int64_t i = 0; i < positions; ++i, from += call.from_step, to += call.to_step) {
+    Vector<To> lanes = __builtin_shuffle(load(from, 0), load(from, 1), index);
+    for (int v = 2; v < vectors; ++v)
+      lanes = index >= v * n ? __builtin_shuffle(load(from, v), index) : lanes;
+    store(to, lanes);
+  }
+}
+
+template <class From, class To = SumOf<From>>
 void spread(const Spread& call) {
-  constexpr int n = kLanes<T>;
-  decltype(Vector<T>{} == Vector<T>{}) index;  // integers as wide as T
+  constexpr int n = kLanes<To>;
+  decltype(Vector<To>{} == Vector<To>{}) index;  // integers as wide as To
   for (int i = 0; i < n; ++i) index[i] = call.index[i];
-  const int vectors = call.index[n - 1] / n + 1;  // indices ascend
+  const int vectors = call.index[n - 1] / n + 1;
   for (int64_t plane = 0; plane < call.planes; ++plane) {
-    const T* from = static_cast<const T*>(call.from) + plane;
-    T* to = static_cast<T*>(call.to) + plane * call.to_plane;
-    if (vectors == 1) {
-      for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += call.to_step)
-        store(to, Vector<T>(__builtin_shuffle(load(from), index)));
-      continue;
-    }
-    for (int64_t i = 0; i < call.positions; ++i, from += call.from_step, to += call.to_step) {
-      Vector<T> lanes = __builtin_shuffle(load(from), load(from + n), index);
-      for (int v = 2; v < vectors; ++v)
-        lanes = index >= v * n ? __builtin_shuffle(load(from + v * n), index) : lanes;
-      store(to, lanes);
-    }
+    const From* const from = static_cast<const From*>(call.from) + plane;
+    To* const to = static_cast<To*>(call.to) + plane * call.to_plane;
+    const From* const end = from + (call.readable - plane);
+    // Of the last positions there are no whole vectors.
+    const int64_t left = call.readable - plane - vectors * n, step = call.from_step;
+    const int64_t whole = left < 0    ? 0
+                          : step == 0 ? call.positions
+                                      : smaller(call.positions, left / step + 1);
+    spread_positions(call, from, to, whole, vectors, index,
+                     [](const From* p, int v)
+                         __attribute__((always_inline)) { return load(p + v * n); });
+    spread_positions(call, from + whole * step, to + whole * call.to_step, call.positions - whole,
+                     vectors, index, [&](const From* p, int v) __attribute__((always_inline)) {
+                       const int64_t some = end - (p + v * n);
+                       return load_some(p + v * n, some < 0 ? 0 : smaller(some, n));
+                     });
   }
 }
 
