@@ -9,4 +9,8 @@ namespace convtbw {
 // multiply both at the same rate (Zen 4). fprop and dgrad of dense problems. lanes: of a whole one.
 bool fills_half_vectors(const Problem& problem, int64_t lanes);
 
+// Whether channels of all groups, which are lanes, are less than a whole vector's, but not than
+// half of one: whole ones are copied beside zeros, half ones lie where they are.
+bool groups_fill_half_vectors(const Problem& problem, int64_t lanes);
+
 }  // namespace convtbw

@@ -4,6 +4,7 @@
 
 #include "backends/simd/plans.h"
 #include "backends/simd/rules/rules.h"
+#include "core/cpu.h"
 #include "core/group_vectors.h"
 #include "core/half_vectors.h"
 #include "core/winograd.h"
@@ -15,7 +16,8 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
   const Geometry& g = p.geometry;
   const Arithmetic& plain = p.dtype == Dtype::f64 ? *kernels.f64 : *kernels.f32;
   const bool pairs = p.dtype == Dtype::bf16 && kernels.bf16_pairs != nullptr;
-  const bool half_lanes = kernels.f32_of_half_lanes && fills_half_vectors(p, plain.lanes);
+  const bool has_halves = kernels.f32_of_half_lanes != nullptr;
+  const bool half_lanes = has_halves && is_zen_4() && fills_half_vectors(p, plain.lanes);
   const Arithmetic& chosen = pairs        ? *kernels.bf16_pairs
                              : half_lanes ? *kernels.f32_of_half_lanes
                                           : plain;
@@ -29,11 +31,15 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
     return g.axes.back().stride > 2 ? window_weights_plan(p, plain) : plane_weights_plan(p, plain);
   }
   const bool slides = p.wanted != Role::w && slid_pixels(p, chosen.lanes, chosen.pairs);
-  if (few_channels_a_group(p, plain.lanes) || (!pairs && groups_fill_vectors(p, plain.lanes))) {
+  const bool few_a_group =
+      few_channels_a_group(p, plain.lanes) && !groups_one_by_one(p, plain.lanes, pairs);
+  if (few_a_group || (!pairs && groups_fill_vectors(p, plain.lanes))) {
     if (slides) return slid_pixels_plan(p, chosen);
-    return p.wanted == Role::w
-               ? grouped_weights_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr)
-               : grouped_data_plan(p, plain, pairs ? kernels.bf16_pairs : nullptr);
+    const bool halves = has_halves && groups_fill_half_vectors(p, plain.lanes);
+    const Arithmetic& lanes = halves ? *kernels.f32_of_half_lanes : plain;
+    const Arithmetic* const paired = pairs && !halves ? kernels.bf16_pairs : nullptr;
+    return p.wanted == Role::w ? grouped_weights_plan(p, lanes, paired)
+                               : grouped_data_plan(p, lanes, paired);
   }
   if (chosen.winograd && suits_winograd(p, plain.lanes))
     return p.wanted == Role::w ? winograd_weights_plan(p, chosen) : winograd_plan(p, chosen);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "backends/simd/epilogue.h"
 #include "backends/simd/far_bytes.h"
@@ -105,7 +106,11 @@ bool GroupedWeightsPlan::met_in_place() const {
   // to 1.0; where two (bfloat16), with 8 lanes 4x4 of stride 2 0.9, 5x5 of stride 2 0.95; 16x16 of
   // stride 8 0.45 to 0.53; one row of taps, k5 0.9 to 1.13, k7 1.05 to 1.15.
   int64_t meetings = 1;  // of a position with windows, at most
-  for (const Sliding& s : sliding_) meetings *= ceil_div(s.taps, s.stride);
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Sliding& s = sliding_[a];
+    const int64_t apart = s.dilation / std::gcd(s.dilation, s.stride);
+    meetings *= std::min(ceil_div(s.taps, s.stride), ceil_div(grid_.extent[a], apart));
+  }
   const bool one_instruction = x_tensor_.dtype != Dtype::bf16 || arithmetic_.lanes > 8;
   return meetings <= (one_instruction ? 16 : 8);
 }

@@ -40,7 +40,7 @@ simd::Kernels kernels_of(std::string_view target) {
   if (target == "avx512") {
     simd::Kernels kernels = simd::avx512::kKernels;
     if (has_avx512_bf16()) kernels.bf16_pairs = &simd::avx512_bf16::kPairs;
-    if (is_zen_4()) kernels.f32_of_half_lanes = &avx2_beside_avx512();
+    kernels.f32_of_half_lanes = &avx2_beside_avx512();
     return kernels;
   }
 #endif

@@ -56,6 +56,33 @@ bool few_channels_a_group(const Problem& p, int64_t lanes) {
   return groups_share_vectors(p, lanes) || few < (p.x.channel == 1 || p.y.channel == 1 ? 9 : 5);
 }
 
+// Of these groups, fprop and dgrad, channels last, those that are better computed one after the
+// other all the same: spread channels of many planes leave the first-level cache. Time of one after
+// the other over that of all groups, by how many times as many products they take, 105 random
+// layers in 2-D of 5 to 11 channels, 2 to 48 groups, two threads of Zen 4:
+// - 16 lanes, up to 1.4 times 0.41 to 1.08, 0.8 in the mean, 5x5 and larger 1.5 times, too; more
+//   0.77 to 3;
+// - pairs, up to 1.6 times 0.26 to 1.2, 0.75 in the mean, 5x5 and larger up to 2.7 times 0.54 to
+//   1.03; more 0.7 to 3;
+// - 8 lanes, up to 1.2 times, 5x5 and larger 0.6 to 0.91, once 1.07; 3x3 0.8 to 2;
+// - fprop with strides of 6 and more 0.26 to 0.99, of 5 0.85 to 1.6; dgrad with strides 0.55 to 4,
+//   one tap 0.85 to 2.4.
+bool groups_one_by_one(const Problem& p, int64_t lanes, bool pairs) {
+  constexpr int64_t kLeastChannels = 5, kSomeTaps = 9, kManyTaps = 25;
+  const Geometry& g = p.geometry;
+  const bool fprop = p.wanted == Role::y;
+  const int64_t few = std::min(g.x_channels, g.y_channels), taps = g.taps();
+  if (p.wanted == Role::w || few < kLeastChannels || p.x.channel != 1 || p.y.channel != 1 ||
+      dilated(g))
+    return false;
+  if (!unit_strides(g)) return fprop && few > kLeastChannels;
+  const int64_t into = fprop ? g.y_channels : g.x_channels;
+  const double products = products_one_by_one(g, into, lanes);
+  if (lanes == 8) return taps >= kManyTaps && products <= 1.2;
+  if (taps >= kManyTaps) return products <= (pairs ? 2.7 : 1.5);
+  return taps >= kSomeTaps && products <= (pairs ? 1.6 : 1.45);
+}
+
 // Whether lanes should be pixels, rather than the result's channels. Time of channels in lanes over
 // that of pixels, 360 random layers, k2 to k16, two layouts, float32 and bfloat16 (Zen 5):
 // - 16 lanes, fewer than 12 channels 1.75 to 2.2 in the mean, 12 to 24 0.55 to 0.7 (of one axis,
