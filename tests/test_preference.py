@@ -343,6 +343,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 5, 28, 64, groups=4, dilation=2) == "onednn"
         assert served(data, 4, 28, 64, groups=4) == "simd"
         assert served(weights, 4, 56, 64, groups=4, stride=2) == "simd"
+        for op in ("convolution", data):  # groups of 5 to 11
+            assert served(op, 3, 28, 33, groups=3) == "onednn"
+            assert served(op, 3, 56, 80, groups=8, batch=8) == "simd"  # far
+            assert served(op, 3, 28, 56, groups=8) == "simd"
+            assert served(op, 1, 56, 56, groups=8) == "onednn"
+        assert served(weights, 3, 28, 33, groups=3) == "simd"
     if zen_5:
         # Groups with dilations.
         wide = {"channels": 256, "groups": 16, "dilation": 4, "batch": 8}
@@ -419,7 +425,12 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 3, 64, 12, **upsampling) == "onednn"
         assert served("convolution_backward_weights", 1, 56, 64, **dense) == "onednn"
         assert served("convolution_backward_weights", 3, 56, 64, **dense) == "simd"
-        assert served("convolution_backward_weights", 3, 56, 8, **dense) == "onednn"
+        assert served("convolution_backward_weights", 3, 56, 16, **dense) == "onednn"
+        into_few = served("convolution_backward_weights", 3, 56, 8, **dense)
+        assert into_few == onednn_if(not zen_4)
+        assert served("convolution_backward_weights", 15, 4096, 16, **dense, axes=1) == "simd"
+        assert served("convolution", 33, 4096, 4, **dense, results=16, axes=1) == "simd"
+        assert served("convolution", 9, 4096, 4, **dense, results=16, axes=1) == "onednn"
         grouped = {"groups": 8, "dtype": torch.bfloat16}
         assert served("convolution", 3, 28, 64, **grouped) == "simd"  # spread in registers
         unequal = {"results": 128} | grouped
@@ -428,6 +439,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution_backward_data", 3, 28, 64, **unequal) == onednn_if(zen_4)
         assert served("convolution_backward_data", 3, 28, 64, **unequal, stride=2) == "simd"
         assert served("convolution_backward_weights", 3, 28, 64, **unequal) == "simd"
+        assert served("convolution", 3, 28, 72, **unequal) == "simd"  # an odd number of channels
+        of_5 = {"results": 40} | grouped
+        assert served("convolution_backward_data", 3, 28, 64, **of_5) == "simd"
+        assert served("convolution", 41, 1024, 64, **unequal, axes=1, stride=4) == "simd"
         if zen_4:
             of_24 = {"groups": 8, "dtype": torch.bfloat16, "batch": 4}
             assert served("convolution", 3, 28, 192, **of_24, stride=2) == "onednn"

@@ -16,12 +16,14 @@ namespace convtbw {
 //   0.8);
 // - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
 //   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0; from up
-//   to 3, very wide windows, 0.23 (Zen 4);
+//   to 3, very wide windows, 0.23, from up to 7 with padding of 16 0.13 to 0.3, once 0.8 (Zen 4);
 // - dgrad into 12 channels and more of windows that are whole strides long 0.3 to 1.1, 0.65 in the
 //   mean; of others from up to 23 channels, fewer than 49 taps, 1.3 to 1.6; from 3400 pixels and
 //   more, up to 6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all
 //   others 0.75;
-// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7;
+// - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7; rows
+//   of 15 and 16 taps 0.23 to 1.1, of more 0.15 to 0.4; in 2-D from 6 channels and more into up to
+//   8 0.67 to 0.98 (two threads of Zen 4, 20 layers);
 // - fprop and dgrad with dilations of 4 and more 0.4 to 1.2, 0.9 in the mean, from or into up to 16
 //   channels 0.75 to 1.35.
 bool suits_bfloat16_kernels(const Problem& p) {
@@ -41,8 +43,10 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const Axis& row = g.axes.back();
   const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
+  const bool more_of_x = g.y_channels <= 8 && g.x_channels >= 6;
   if (p.wanted == Role::y && g.x_channels <= 3 && std::ranges::any_of(g.axes, very_wide))
     return false;
+  if (p.wanted == Role::y && g.x_channels < 8 && padded_far(g)) return false;
   if (p.wanted == Role::y)
     return g.y_channels >= 4 && (taps == 1 || (many_pixels && g.x_channels < 48) ||
                                  (some_pixels && g.y_channels % 16 == 0));
@@ -50,8 +54,9 @@ bool suits_bfloat16_kernels(const Problem& p) {
     return g.x_channels >= 4 && !(whole_strides && g.x_channels >= 12) &&
            ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
             (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
-  return (taps == 1 && !strides && few >= (is_zen_4() ? 32 : 16)) ||
-         (more < 24 && g.rank < 3 && many_pixels);
+  if (taps == 1 && !strides && few >= (is_zen_4() ? 32 : 16)) return true;
+  if (row.k >= 15 || (is_zen_4() && g.rank == 2 && taps > 1 && more_of_x)) return false;
+  return more < 24 && g.rank < 3 && many_pixels;
 }
 
 namespace {
@@ -84,7 +89,8 @@ bool suits_groups_of_24(const Problem& p) {
 // that simd spreads in memory in float32, as are those of 6, 10 and more channels on one side than
 // on the other: fprop from up to 20 into 4 and more 0.9 to 5.2, 1.6 in the mean, others 0.5 to 1.2;
 // dgrad with stride 1 from up to 16 into 4 and more 0.7 to 4.4, 1.5 in the mean, others 0.4 to 2.0,
-// 1.0 in the mean; wgrad 0.2 to 2.0, 0.6 in the mean.
+// 1.0 in the mean; wgrad 0.2 to 2.0, 0.6 in the mean. Sums over an odd number of channels, and with
+// padding of 16 and more, which oneDNN computes as products of matrices, 0.06 to 0.9 (40 layers).
 bool suits_bfloat16_grouped_kernels(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
@@ -94,6 +100,8 @@ bool suits_bfloat16_grouped_kernels(const Problem& p) {
   if (is_zen_4() && channels == 24 && g.y_channels == 24 && taps_up_to(g, 3) && !one_tap(g))
     return suits_groups_of_24(p);
   if (!has_channels_last(p)) return false;
+  const int64_t summed = p.wanted == Role::y ? channels : g.y_channels;
+  if (p.wanted != Role::w && (summed % 2 == 1 || padded_far(g))) return false;
   if (channels != g.y_channels || channels == 6 || channels == 10) {
     if (!is_zen_4()) return false;
     if (p.wanted == Role::y) return channels <= 20 && g.y_channels >= 4;

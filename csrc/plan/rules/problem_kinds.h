@@ -30,4 +30,9 @@ inline bool unit_dilations(const Geometry& g) {
 // Windows for which oneDNN, with few channels of x, has but products of matrices.
 inline bool very_wide(const Axis& axis) { return (axis.k - 1) * axis.dilation >= 16; }
 
+// The same in bfloat16.
+inline bool padded_far(const Geometry& g) {
+  return std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.pad >= 16; });
+}
+
 }  // namespace convtbw
