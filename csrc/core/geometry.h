@@ -91,6 +91,14 @@ constexpr int64_t present_taps(const Axis& axis) {
   return taps;
 }
 
+// Of all taps of all windows the part that meets x.
+inline double present_part(const Geometry& g) {
+  double present = 1;
+  for (const Axis& axis : g.axes)
+    present *= static_cast<double>(present_taps(axis)) / static_cast<double>(axis.k * axis.y);
+  return present;
+}
+
 // The extent of a dilated kernel window. Int is int64_t or SymInt, here and below.
 template <class Int>
 Int effective_kernel(const Int& k, int64_t dilation) {

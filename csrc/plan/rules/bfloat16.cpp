@@ -28,8 +28,9 @@ namespace convtbw {
 //   channels 0.75 to 1.35.
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
-  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1 || !has_channels_last(p))
-    return false;
+  if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1) return false;
+  if (is_zen_4() && misses_taps(p)) return true;
+  if (!has_channels_last(p)) return false;
   // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
   // as long with 230; from 3 channels 0.75.
   constexpr int64_t kSmallSliceFlops = 50'000'000;

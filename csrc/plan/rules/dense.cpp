@@ -441,7 +441,7 @@ bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
   if (avx512 && is_zen_4() && taps_up_to(p.geometry, 5) && fills_half_vectors(p, lanes_of(avx512)))
     return false;
-  if (avx512 && is_zen_4() && spreads_images(p)) return true;
+  if (avx512 && is_zen_4() && (spreads_images(p) || misses_taps(p))) return true;
   if (avx512 && !intel && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||

@@ -13,14 +13,6 @@ bool dilated(const Geometry& g) {
                              [](const Axis& axis) { return axis.k > 1 && axis.dilation > 1; });
 }
 
-// Of all taps of all windows the part that meets x.
-double present_part(const Geometry& g) {
-  double present = 1;
-  for (const Axis& axis : g.axes)
-    present *= static_cast<double>(present_taps(axis)) / static_cast<double>(axis.k * axis.y);
-  return present;
-}
-
 // Whether sums of pixels in lanes, over the channels and rows of taps, are so short that shifting
 // them takes longer than the lanes that fewer channels leave empty. Time of pixels in lanes over
 // that of channels, channels last, float32 and bfloat16, two threads of Zen 4, 45 layers:
