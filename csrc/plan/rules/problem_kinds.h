@@ -36,12 +36,13 @@ inline bool very_wide(const Axis& axis) { return (axis.k - 1) * axis.dilation >=
 // to 16x16: 0.92 to 1.4, 1.18 in the mean; up to 256 pixels 0.75 to 1.3; 3x3 of 2x2 to 5x5 0.3
 // to 1.45.
 inline bool misses_taps(const Problem& p) {
-  constexpr int64_t kLeastChannels = 32, kLeastPixels = 300, kLeastTaps = 25;
+  constexpr int64_t kLeastChannels = 32, kLeastPixels = 300, kLeastTaps = 25, kWidest = 9;
   constexpr double kMostPresent = 0.8;
   const Geometry& g = p.geometry;
-  return p.wanted != Role::w && g.rank == 2 && g.taps() >= kLeastTaps && unit_strides(g) &&
-         unit_dilations(g) && std::min(g.x_channels, g.y_channels) >= kLeastChannels &&
-         pixels_of_y(g) >= kLeastPixels && present_part(g) < kMostPresent;
+  return p.wanted != Role::w && g.rank == 2 && g.taps() >= kLeastTaps && taps_up_to(g, kWidest) &&
+         unit_strides(g) && unit_dilations(g) &&
+         std::min(g.x_channels, g.y_channels) >= kLeastChannels && pixels_of_y(g) >= kLeastPixels &&
+         present_part(g) < kMostPresent;
 }
 
 // Windows for which oneDNN in bfloat16 has but products of matrices.

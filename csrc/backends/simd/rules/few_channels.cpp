@@ -49,9 +49,9 @@ bool few_channels_a_group(const Problem& p, int64_t lanes) {
 }
 
 // Of these groups, fprop and dgrad, channels last, those that are better computed one after the
-// other all the same: spread channels of many planes leave the first-level cache. Time of one after
-// the other over that of all groups, by how many times as many products they take, 105 random
-// layers in 2-D of 5 to 11 channels, 2 to 48 groups, two threads of Zen 4:
+// other all the same: channels that are spread in memory, in many planes, leave the first-level
+// cache. Time of one after the other over that of all groups, by how many times as many products
+// they take, 105 random layers in 2-D of 5 to 11 channels, 2 to 48 groups, two threads of Zen 4:
 // - 16 lanes, up to 1.4 times 0.41 to 1.08, 0.8 in the mean, 5x5 and larger 1.5 times, too; more
 //   0.77 to 3;
 // - pairs, up to 1.6 times 0.26 to 1.2, 0.75 in the mean, 5x5 and larger up to 2.7 times 0.54 to
@@ -65,7 +65,7 @@ bool groups_one_by_one(const Problem& p, int64_t lanes, bool pairs) {
   const bool fprop = p.wanted == Role::y;
   const int64_t few = std::min(g.x_channels, g.y_channels), taps = g.taps();
   if (p.wanted == Role::w || few < kLeastChannels || p.x.channel != 1 || p.y.channel != 1 ||
-      dilated(g))
+      dilated(g) || groups_share_vectors(p, lanes))
     return false;
   if (!unit_strides(g)) return fprop && few > kLeastChannels;
   const int64_t into = fprop ? g.y_channels : g.x_channels;
