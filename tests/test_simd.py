@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from dense import problem
-from targets import DTYPES, every_target, exact, integers, partials, wrong
+from targets import DTYPES, every_target, exact, integers, partials, supported_targets, wrong
 
 import torch_ops
 from torch_ops.bench_accuracy import errors
@@ -249,7 +249,7 @@ def test_one_tap_with_channels_first(target: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_half_vectors_are_named(dtype: str) -> None:
     """AVX2's kernels are a part of the target avx512 where its vectors would be emptier."""
-    if "avx512" not in torch_ops.backends.targets():
+    if "avx512" not in supported_targets():
         pytest.skip("the CPU has no AVX-512")
     kernels = set()
     with torch_ops.backends.use("simd", "avx512"):

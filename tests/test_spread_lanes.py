@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from layers import PARTIALS, Layer, call_of
-from targets import every_target, multiplies_pairs
+from targets import every_target, multiplies_pairs, supported_targets
 
 import torch_ops
 
@@ -143,7 +143,7 @@ def test_channels_are_spread_from_where_they_lie(
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_many_planes_are_computed_group_by_group(dtype: torch.dtype) -> None:
     """Channels of all groups in lanes only where that saves products."""
-    if "avx512" not in torch_ops.backends.targets():
+    if "avx512" not in supported_targets():
         pytest.skip("the CPU has no AVX-512")
 
     def together(groups: int, channels: int, kernel: int, **of: tuple[int, int]) -> list[bool]:

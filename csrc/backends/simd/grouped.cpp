@@ -156,12 +156,14 @@ void LaneSide::set_sizes(const PerAxis<int64_t>& windows, const LaneParts& parts
   if (!spreads_) return;
   for (int64_t part = 0; part < parts.count(); ++part) {
     const LaneParts::Range range = parts.part(part);
-    for (int64_t vector = 0; vector < parts.part_vectors + 1; ++vector)
+    for (int64_t vector = 0; vector < parts.part_vectors + 1; ++vector) {
+      const int64_t first = parts.lane(range, vector);
       for (int64_t i = 0; i < lanes; ++i) {
-        const int64_t lane = std::min(parts.lane(range, vector) + i, range.count - 1);
+        const int64_t lane = std::min(first + i, range.count - 1);
         indices_.push_back(static_cast<int32_t>(order_.first_channel(range.begin + lane) -
-                                                order_.first_channel(range.begin)));
+                                                order_.first_channel(range.begin + first)));
       }
+    }
   }
 }
 
@@ -280,15 +282,13 @@ void LaneSide::spread(const Spread& all, Dtype dtype, int64_t part) const {
   Spread some = all;
   for (int64_t first = 0; first < all.positions; first += most)
     for (int64_t vector = 0; vector * parts_.width < range.count; ++vector) {
-      const int32_t* const indices =
-          &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
-      int32_t index[64];
-      for (int64_t i = 0; i < parts_.width; ++i) index[i] = indices[i] - indices[0];
-      const int64_t from = first * all.from_step + indices[0];
-      const int64_t to = first * all.to_step + parts_.lane(range, vector);
+      const int64_t lane = parts_.lane(range, vector);
+      const int64_t channel =
+          order_.first_channel(range.begin + lane) - order_.first_channel(range.begin);
+      const int64_t from = first * all.from_step + channel, to = first * all.to_step + lane;
       some.from = static_cast<const char*>(all.from) + from * element_bytes(dtype);
       some.readable = all.readable - from;
-      some.index = index;
+      some.index = &indices_[(part * (parts_.part_vectors + 1) + vector) * parts_.width];
       some.to = static_cast<char*>(all.to) + to * unit();
       some.positions = std::min(most, all.positions - first);
       arithmetic_.spread[static_cast<int>(dtype)](some);

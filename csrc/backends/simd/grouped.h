@@ -168,7 +168,7 @@ class LaneSide {
   Packing packing_;
   LaneParts parts_;
   int64_t positions_ = 0, memory_units_ = 0;
-  std::vector<int32_t> indices_;  // of every vector's lanes, in the part's channels
+  std::vector<int32_t> indices_;  // of every vector's lanes, from the channel of its first on
 };
 
 // In how many sets of the first-level cache (64 of 8 lines) positions so many bytes apart lie.
