@@ -1,7 +1,10 @@
 // The backend's row and its targets.
+#include <utility>
+
 #include "backends/simd/choose_plan.h"
 #include "backends/simd/in_place.h"
 #include "backends/simd/kernels.h"
+#include "backends/simd/one_value.h"
 #include "backends/simd/simplify.h"
 #include "core/cpu.h"
 
@@ -59,12 +62,12 @@ const simd::InPlaceKernels& in_place_kernels_of(std::string_view target) {
 constexpr int64_t kSerialFlops = 500'000;
 
 Prepared prepare(const Problem& original, std::string_view target) {
-  simd::Simplified simplified = simd::simplify(original);
+  simd::Simplified simplified = simd::simplify(simd::repeating_pixels(original));
   Problem& problem = simplified.problem;
   if (flops(problem) < kSerialFlops) problem.threads = 1;
-  return {simd::plan_of(simplified, simd::choose_plan(problem, kernels_of(target),
-                                                      in_place_kernels_of(target))),
-          {}};
+  std::unique_ptr<const Plan> plan = simd::plan_of(
+      simplified, simd::choose_plan(problem, kernels_of(target), in_place_kernels_of(target)));
+  return {simd::plan_of_one_value(original, std::move(plan)), {}};
 }
 
 }  // namespace
