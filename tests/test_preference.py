@@ -37,6 +37,7 @@ def served(
     results: int = 0,  # channels of dst, if not those of src
     padded: bool = True,
     more_padding: int = 0,
+    gaps: bool = False,  # NXC: half of the channels of larger tensors
 ) -> str:
     pad = dilation * (kernel - 1) // 2 if padded else 0
     pad += more_padding
@@ -49,6 +50,8 @@ def served(
     def data(extent: int, channels: int) -> torch.Tensor:
         spatial = [extent] * axes
         shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
+        if gaps:
+            return torch.empty(batch, *spatial, 2 * channels, dtype=dtype)[..., channels:]
         return torch.empty(batch, *shape, dtype=dtype)
 
     results = results or channels
@@ -166,6 +169,8 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 16, 8, axes=3) == "onednn"
     assert served("convolution", 1, 8, 8, axes=3) == "simd"  # few pixels
     assert served("convolution", 5, 28, 64) == "onednn"
+    assert served("convolution", 5, 28, 64, gaps=True) == "simd"
+    assert served("convolution", 3, 112, 64, groups=64, stride=2, gaps=True) == "simd"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 5, 2, 512) == "simd"
     assert served("convolution", 5, 5, 128, batch=16) == onednn_if(zen_4)

@@ -303,9 +303,11 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   PerRole<std::vector<int64_t>> integers;
   for (const Role role : {Role::x, Role::w, Role::y}) {
     integers[role].assign(size_of(p, role), kGap);
-    // Mostly zeros: sums stay below 256 and so exact in bfloat16.
+    // Mostly zeros, but not the one value of a tensor: products of small integers, whose sums in
+    // float32 are exact.
+    const bool one_value = integers[role].size() == 1;
     for_each_element(p, role, [&](int64_t index, const auto&) {
-      const bool zero = role == p.wanted || random() % 4;
+      const bool zero = role == p.wanted || (!one_value && random() % 4);
       integers[role][index] = zero ? 0 : static_cast<int64_t>(random() % 5) - 2;
     });
   }
@@ -369,7 +371,7 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
     for (size_t i = 0; i < size; ++i) {
       double expected = static_cast<double>(integers[p.wanted][i]);
       if (p.epilogue != Epilogue::overwrite) expected += start(integers[p.wanted][i]);
-      equal &= to_double(result[zone + i]) == expected;
+      equal &= to_double(result[zone + i]) == to_double(from_double<T>(expected));
     }
     for (size_t i = 0; i < zone; ++i)
       inside &= to_double(result[i]) == 7 && to_double(result[zone + size + i]) == 7;
@@ -377,6 +379,16 @@ bool test_contraction(const Backend& backend, std::string_view target, const Sha
   expect(equal, running);
   expect(inside, running + " (wrote beyond the result)");
   return true;
+}
+
+// One element stands for all along some dimensions, or along every one.
+void expand(std::mt19937& random, Problem& p, Role role) {
+  const bool every = random() % 2;
+  for (const Dimension& d : dimensions(p, role))
+    if (every || random() % 3 == 0) *d.stride = 0;
+  if (role == Role::w) return;
+  DataStrides& strides = role == Role::x ? p.x : p.y;
+  strides.slice = p.slices > 1 ? p.geometry.batch / p.slices * strides.batch : 0;
 }
 
 // Any layout that a caller may have: results are dense, operands may be parts of larger tensors.
@@ -389,6 +401,7 @@ void lay_out_at_random(std::mt19937& random, Problem& p) {
     const bool dense = role == p.wanted || random() % 2;
     if (!dense && random() % 4 == 0) std::shuffle(order.begin() + 1, order.end(), random);
     dense ? lay_out(p, role, order, no_gap) : lay_out(p, role, order, some);
+    if (role != p.wanted && random() % 4 == 0) expand(random, p, role);
   }
 }
 

@@ -37,7 +37,8 @@ void GroupedWeightsPlan::add_overlapping_row(const Side& x, const Side& y, const
   constexpr int64_t kBytes = 32 << 10;
   const Sliding& s = sliding_[3];
   const int64_t step_bytes = s.stride * x.view.stride[3] * x.bytes + 2 * y.view.stride[3] * y.bytes;
-  const int64_t most = std::clamp<int64_t>(kBytes / step_bytes, 8, kMaxPiece);
+  // Pixels of an expanded tensor occupy nothing.
+  const int64_t most = std::clamp<int64_t>(kBytes / std::max<int64_t>(1, step_bytes), 8, kMaxPiece);
   const auto& functions =
       arithmetic_.lane_windows[static_cast<int>(x_.dtype())][static_cast<int>(y_.dtype())];
   const char* const a = static_cast<const char*>(call.a) + s.first * x.view.stride[3] * x.bytes;
