@@ -488,3 +488,16 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 5, 28, 64) == "simd"
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@with_onednn
+def test_bias_of_one_tap() -> None:
+    """Which oneDNN adds in a pass of its own."""
+    src, weights = torch.empty(4, 28, 28, 64), torch.empty(1, 1, 128, 64)
+    attributes = {
+        "strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1],
+        "data_format": "NXC", "weights_format": "XOI",
+    }  # fmt: skip
+    for bias, backend in ((None, "onednn"), (torch.empty(128), "simd")):
+        report = backends.explain("conv_transpose", src, weights, bias=bias, **attributes)
+        assert report.backend == backend

@@ -9,6 +9,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -361,6 +362,7 @@ class OnednnPlan : public Plan {
     clears_scratchpad_ = p.dtype != Dtype::f32 && p.wanted == Role::w && !is_im2col(kernel);
     scratchpad_ = descriptor.scratchpad_desc();
     reserve_scratchpad(scratchpad_);
+    if (bias_after_) prepare_bias();
     scratchpad_offset_ = reserve(scratchpad_bytes_);
   }
 
@@ -396,8 +398,7 @@ class OnednnPlan : public Plan {
     const Role wanted = problem_.wanted;
     if (offset_[wanted]) copy(wanted, theirs[wanted], mine[wanted], space, stream);
     stream.wait();
-    if (bias_after_)
-      add_bias(static_cast<const float*>(mine.x.get_data_handle()), operands.data.x, operands.bias);
+    if (bias_after_) add_bias(mine.x, operands, space, stream);
   }
 
  private:
@@ -426,26 +427,45 @@ class OnednnPlan : public Plan {
         stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
   }
 
-  // result = sums + bias; both have the result's strides, and are the same memory in float32.
-  void add_bias(const float* sums, void* result, const void* bias) const {
+  // The sum is of float32: of other dtypes oneDNN has but its slow reference.
+  void prepare_bias() {
+    memory::dims extents(caller_.x.get_dims().size(), 1);
+    extents[1] = problem_.geometry.groups * problem_.geometry.x_channels;
+    bias_ = memory::desc(extents, memory::data_type::f32, dense_strides(extents, false));
+    const dnnl::binary::primitive_desc sum(engine(), dnnl::algorithm::binary_add, caller_.x, bias_,
+                                           caller_.x, attributes());
+    add_bias_ = dnnl::binary(sum);
+    bias_scratchpad_ = sum.scratchpad_desc();
+    reserve_scratchpad(bias_scratchpad_);
+    if (!sums_offset_) return;
+    rounded_ =
+        memory::desc(caller_.x.get_dims(), data_type(problem_.dtype), caller_.x.get_strides());
+    const dnnl::reorder::primitive_desc round(engine(), caller_.x, engine(), rounded_,
+                                              attributes());
+    round_ = dnnl::reorder(round);
+    round_scratchpad_ = round.scratchpad_desc();
+    reserve_scratchpad(round_scratchpad_);
+  }
+
+  void add_bias(const memory& sums, const Operands& operands, char* space,
+                dnnl::stream& stream) const {
+    std::vector<float> bias(bias_.get_dims()[1]);
     visit_dtype(problem_.dtype, [&](auto element) {
-      using T = decltype(element);
-      const Geometry& g = problem_.geometry;
-      const DataStrides& strides = problem_.x;
-      const int64_t rows = g.batch * g.axes[0].x * g.axes[1].x;
-      parallel_for(problem_.threads, rows, [&](int64_t row) {
-        const int64_t n = row / (g.axes[0].x * g.axes[1].x);
-        const int64_t plane = row / g.axes[1].x % g.axes[0].x;
-        int64_t at =
-            n * strides.batch + plane * strides.axes[0] + row % g.axes[1].x * strides.axes[1];
-        for (int64_t column = 0; column < g.axes[2].x; ++column, at += strides.axes[2])
-          for (int64_t c = 0; c < g.groups * g.x_channels; ++c) {
-            const int64_t i = at + c * strides.channel;
-            static_cast<T*>(result)[i] =
-                from_double<T>(sums[i] + to_double(static_cast<const T*>(bias)[c]));
-          }
-      });
+      const auto* const from = static_cast<const decltype(element)*>(operands.bias);
+      for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(to_double(from[c]));
     });
+    char* const scratchpad = space + scratchpad_offset_;
+    add_bias_.execute(stream,
+                      {{DNNL_ARG_SRC_0, sums},
+                       {DNNL_ARG_SRC_1, memory(bias_, engine(), bias.data())},
+                       {DNNL_ARG_DST, sums},
+                       {DNNL_ARG_SCRATCHPAD, memory(bias_scratchpad_, engine(), scratchpad)}});
+    if (sums_offset_)
+      round_.execute(stream,
+                     {{DNNL_ARG_FROM, sums},
+                      {DNNL_ARG_TO, memory(rounded_, engine(), operands.data.x)},
+                      {DNNL_ARG_SCRATCHPAD, memory(round_scratchpad_, engine(), scratchpad)}});
+    stream.wait();
   }
 
   const Problem problem_;
@@ -457,6 +477,8 @@ class OnednnPlan : public Plan {
   PerRole<memory::desc> reorder_scratchpad_;
   PerRole<std::optional<int64_t>> offset_;  // of oneDNN's tensor in the workspace
   std::optional<int64_t> sums_offset_;      // of a float32 result that awaits its bias
+  dnnl::primitive add_bias_, round_;
+  memory::desc bias_, rounded_, bias_scratchpad_, round_scratchpad_;
   bool clears_scratchpad_;
   memory::desc scratchpad_;
   int64_t scratchpad_bytes_ = 0, scratchpad_offset_ = 0;
