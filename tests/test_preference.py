@@ -173,8 +173,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 3, 112, 64, groups=64, stride=2, gaps=True) == "simd"
     assert served("convolution", 7, 28, 64) == "simd"
     assert served("convolution", 5, 2, 512) == "simd"
-    assert served("convolution", 5, 5, 128, batch=16) == onednn_if(zen_4)
-    assert served("convolution", 5, 6, 128, batch=16) == onednn_if(avx512)
+    assert served("convolution", 5, 5, 128, batch=16) == "simd"
+    assert served("convolution", 5, 8, 128, batch=3) == onednn_if(avx512)
+    assert served("convolution", 5, 8, 128, batch=16) == "simd"
+    assert served("convolution", 5, 9, 128, batch=16) == "onednn"
     assert served("convolution", 4, 8, 128, stride=2, data_format="NCX") == "simd"
     assert served("convolution", 3, 32, 512, stride=2, batch=4) == onednn_if(not avx512)
     assert served("convolution", 3, 32, 192, stride=2, batch=4) == "onednn"
@@ -186,9 +188,10 @@ def test_onednn_serves_where_it_is_faster() -> None:
     assert served("convolution", 1, 12, 128) == onednn_if(not avx512)
     assert served("convolution", 1, 18, 128) == "onednn"
     assert served("convolution", 1, 12, 128, more_padding=1) == "simd"
-    small = served("convolution_backward_data", 5, 5, 128, batch=16)
-    assert small == onednn_if(zen_4 or not avx512)
-    assert served("convolution_backward_data", 5, 6, 128, batch=16) == "onednn"
+    assert served("convolution_backward_data", 5, 5, 128, batch=16) == onednn_if(not avx512)
+    assert served("convolution_backward_data", 5, 8, 128, batch=3) == onednn_if(avx512)
+    assert served("convolution_backward_data", 5, 8, 128, batch=16) == onednn_if(not avx512)
+    assert served("convolution_backward_data", 5, 9, 128, batch=16) == "onednn"
     assert served("convolution", 3, 28, 64) == "simd"  # Winograd
     assert served("convolution_backward_data", 5, 28, 64) == "onednn"
     assert served("convolution_backward_data", 5, 28, 64, stride=2) == "simd"
@@ -355,12 +358,13 @@ def test_onednn_serves_where_it_is_faster() -> None:
             assert served(op, 3, 28, 56, groups=8) == "simd"
             assert served(op, 1, 56, 56, groups=8) == "onednn"
         assert served(weights, 3, 28, 33, groups=3) == "simd"
-        for data_format in ("NXC", "NCX"):  # of small images, whose windows miss many taps
-            small = {"data_format": data_format, "batch": 16}
+        for data_format in ("NXC", "NCX"):  # of few small images, whose windows miss many taps
             for op in ("convolution", data):
-                assert served(op, 7, 8, 64, **small) == "onednn"
-                assert served(op, 5, 7, 64, **small, dtype=torch.bfloat16) == "onednn"
-                assert served(op, 3, 5, 64, **small, dtype=torch.bfloat16) == "simd"
+                few = {"data_format": data_format, "batch": 3}
+                assert served(op, 7, 11, 64, **few) == "onednn"
+                assert served(op, 5, 7, 64, **few | {"batch": 16}, dtype=torch.bfloat16) == "simd"
+                assert served(op, 7, 11, 64, **few, dtype=torch.bfloat16) == "onednn"
+                assert served(op, 3, 11, 64, **few, dtype=torch.bfloat16) == "simd"
     if zen_5:
         # Groups with dilations.
         wide = {"channels": 256, "groups": 16, "dilation": 4, "batch": 8}

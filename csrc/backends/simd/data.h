@@ -64,17 +64,39 @@ class DataPlan : public DirectedPlan {
   // that is made once, or where it lies.
   enum class Reading : uint8_t { box, copy, in_place };
 
+  // Along which axes boxes grow first.
+  enum class Growth : uint8_t { rows, images };
+
+  struct Layout {
+    Growth growth;
+    Reading reading;
+  };
+
+  // What it costs, in products of a lane and a channel.
+  struct Choice {
+    Reading reading;
+    double cost;
+  };
+
   // Of a lane and a channel: with the taps that edges_ leaves, and without any absent one.
   struct Products {
     double least, present;
   };
 
-  void lay_out(Reading reading, bool staged);
-  void choose_sizes();
+  void choose_layout(bool staged);
+  void lay_out(const Layout& layout, bool staged);
+  void choose_sizes(Growth growth);
   double copied_positions() const;
   void lay_out_copy();
   Products choose_edges();
-  Reading best_reading(const Products& products) const;
+  Choice best_reading(const Products& products) const;
+  // In place, or as a copy of all of the operand, if either may be.
+  std::optional<Reading> unboxed_reading() const;
+  double cost_of_boxes(const Products& products) const;
+  double cost_of_unboxed(Reading reading, const Products& products) const;
+  double copied_for_all_parts() const;
+  double positions() const;
+  double vectors_of_all_lanes() const;
   // `box`: its first windows.
   PerAxis<Walk> walk(const Turn& turn, const BoxPhase& phase, const Chunk& chunk,
                      const PerAxis<int64_t>& box) const;

@@ -76,6 +76,9 @@ double products(const PerAxis<PiecesOfAxis>& pieces, const PerAxis<bool>& edges,
   return sum;
 }
 
+// Of each element that is copied, in products of a vector.
+constexpr double kOfCopy = 0.75;
+
 }  // namespace
 
 bool may_read_in_place(const Problem& p, const Arithmetic& arithmetic) {
@@ -146,39 +149,67 @@ DataPlan::Products DataPlan::choose_edges() {
 // 1.06, 0.86 (up to 1.18 and 1.24 where 1 % is to be gained); but fprop of a stride with 8 lanes
 // 0.8 to 1.13; channels last, converted, 16 lanes 0.5 to 1.09, 0.9, 8 lanes 0.8 to 1.26, 1.0; one
 // tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
-DataPlan::Reading DataPlan::best_reading(const Products& products) const {
-  constexpr double kOfCopy = 0.75, kLeastGain = 1.05;
+DataPlan::Choice DataPlan::best_reading(const Products& products) const {
   constexpr double kLeastShare = 0.3, kLeastShareOf8 = 0.2;  // of lanes, of a far operand
   // Of one whose every element is copied about once, and of one that only one window meets.
   constexpr double kFewCopies = 1.3, kLeastShareOfOneCopy = 0.45;
   constexpr int64_t kLeastChannels = 128;
-  constexpr double kMostBytes = 4 << 20, kLeastGainOfCopy = 1.03;
   const Geometry& g = problem_.geometry;
-  if (turns_.size() > 1 || pairs_run_on_) return Reading::box;
-  const auto groups = static_cast<double>(g.groups);
-  const double copied = copied_positions() * static_cast<double>(std::ssize(parts_)) / groups;
-  double positions = 1;
-  for (const int64_t extent : in_.extent) positions *= static_cast<double>(extent);
-  double vectors = 0;
-  for (const LaneBlock& block : blocks_) vectors += block.vectors;
-  const double times = copied / positions, share = copied / (products.least * vectors);
-  const double copying = products.least * (1 + kOfCopy * share);
-  if (may_read_in_place(problem_, arithmetic_)) {
+  const double copied = copied_for_all_parts();
+  const double share = copied / (products.least * vectors_of_all_lanes());
+  const Choice box{Reading::box, cost_of_boxes(products)};
+  const std::optional<Reading> unboxed = unboxed_reading();
+  if (!unboxed) return box;
+  if (*unboxed == Reading::in_place && far_operand_) {
     const bool met_once = g.taps() > 1 && apart(g);
     const double least_share = arithmetic_.lanes <= 8                      ? kLeastShareOf8
                                : met_once && in_channels_ < kLeastChannels ? 1
-                               : times < kFewCopies                        ? kLeastShareOfOneCopy
+                               : copied < kFewCopies * positions()         ? kLeastShareOfOneCopy
                                                                            : kLeastShare;
-    if (far_operand_ && share < least_share) return Reading::box;
-    return copying > kLeastGain * products.present ? Reading::in_place : Reading::box;
+    if (share < least_share) return box;
   }
+  const Choice other{*unboxed, cost_of_unboxed(*unboxed, products)};
+  return other.cost < box.cost ? other : box;
+}
+
+std::optional<DataPlan::Reading> DataPlan::unboxed_reading() const {
+  constexpr double kMostBytes = 4 << 20;
+  const Geometry& g = problem_.geometry;
+  if (turns_.size() > 1 || pairs_run_on_) return {};
+  if (may_read_in_place(problem_, arithmetic_)) return Reading::in_place;
   const bool strides = fprop_ && !unit_strides(g);
-  if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1)))
-    return Reading::box;
+  if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1))) return {};
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
-  if (groups * positions * static_cast<double>(units) > kMostBytes) return Reading::box;
-  const double once = products.present + products.least * kOfCopy * share / times;
-  return copying > kLeastGainOfCopy * once ? Reading::copy : Reading::box;
+  const double bytes = static_cast<double>(g.groups * units) * positions();
+  if (bytes > kMostBytes) return {};
+  return Reading::copy;
+}
+
+double DataPlan::cost_of_boxes(const Products& products) const {
+  return products.least + kOfCopy * copied_for_all_parts() / vectors_of_all_lanes();
+}
+
+double DataPlan::cost_of_unboxed(Reading reading, const Products& products) const {
+  constexpr double kLeastGain = 1.05, kLeastGainOfCopy = 1.03;
+  if (reading == Reading::in_place) return kLeastGain * products.present;
+  return kLeastGainOfCopy * (products.present + kOfCopy * positions() / vectors_of_all_lanes());
+}
+
+double DataPlan::copied_for_all_parts() const {
+  return copied_positions() * static_cast<double>(std::ssize(parts_)) /
+         static_cast<double>(problem_.geometry.groups);
+}
+
+double DataPlan::positions() const {
+  double positions = 1;
+  for (const int64_t extent : in_.extent) positions *= static_cast<double>(extent);
+  return positions;
+}
+
+double DataPlan::vectors_of_all_lanes() const {
+  double vectors = 0;
+  for (const LaneBlock& block : blocks_) vectors += block.vectors;
+  return vectors;
 }
 
 }  // namespace convtbw::simd
