@@ -7,6 +7,7 @@
 
 #include "aten_format.h"
 #include "aten_preference.h"
+#include "bias_gradient.h"
 #include "control.h"
 #include "ops.h"
 
@@ -175,9 +176,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> aten_convolution_backward(
     // Torch's oneDNN computes the bias's gradient along with that of the weights, and for it alone
     // both.
     if (output_mask[2] && !in_torch[1]) {
-      at::DimVector axes{0};
-      for (int64_t axis = 2; axis < grad_output.dim(); ++axis) axes.push_back(axis);
-      if (!explaining()) gradients[2] = grad_output.sum(axes);
+      if (!explaining()) gradients[2] = bias_gradient(grad_output, 1);
       in_torch[2] = false;
     }
   }

@@ -9,6 +9,7 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include "accumulation.h"
+#include "bias_gradient.h"
 #include "check.h"
 #include "joined_channels.h"
 #include "validate.h"
@@ -155,10 +156,8 @@ variable_list gradients(const Resolution& r, const Needed& needed, const at::Ten
   if (needed[0]) result[0] = partial(op.first, r.first_sizes);
   if (needed[1]) result[1] = partial(op.second, r.second_sizes);
   if (needed[2]) {
-    std::vector<int64_t> others;
-    for (int64_t d = 0; d < cotangent.dim(); ++d)
-      if (d != r.channel) others.push_back(d);
-    result[2] = cotangent.sum(others);
+    result[2] = at::GradMode::is_enabled() ? differentiable_bias_gradient(cotangent, r.channel)
+                                           : bias_gradient(cotangent, r.channel);
   }
   return result;
 }

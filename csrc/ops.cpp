@@ -98,9 +98,17 @@ at::Tensor run(const Call& call) {
 
 }  // namespace
 
+Problem problem_here() {
+  Problem problem;
+  problem.forked = in_forked_child();
+  problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
+  problem.deterministic = at::globalContext().deterministicAlgorithms();
+  return problem;
+}
+
 Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at::Tensor& result) {
   const PerRole<const at::Tensor*> tensors = tensors_of(call, result);
-  Problem problem;
+  Problem problem = problem_here();
   problem.geometry = geometry_of(call, resolved);
   problem.wanted = call.op.result;
   problem.dtype = dtype_of(call.first);
@@ -116,9 +124,6 @@ Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at
   if (call.op.adds)
     problem.epilogue = dtype_of(result) == problem.dtype ? Epilogue::add : Epilogue::add_to_f32;
   problem.bias = call.bias.has_value();
-  problem.forked = in_forked_child();
-  problem.threads = problem.forked || at::in_parallel_region() ? 1 : at::get_num_threads();
-  problem.deterministic = at::globalContext().deterministicAlgorithms();
   return problem;
 }
 

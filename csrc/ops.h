@@ -6,6 +6,9 @@
 
 namespace convtbw {
 
+// What every problem of this thread has, and nothing else: threads and modes.
+Problem problem_here();
+
 // `result`: where the result will lie; without memory (meta) where a call is only explained.
 Problem problem_of(const Call& call, const Resolved<int64_t>& resolved, const at::Tensor& result);
 
