@@ -1,6 +1,5 @@
 #include "accumulation.h"
 
-#include <ATen/TensorSubclassLikeUtils.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
@@ -25,10 +24,6 @@ bool has_hooks(Node& node) {
          node.tensor_post_acc_grad_hooks();
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.is_cpu() && !at::isTensorSubclassLike(tensor);
-}
-
 // Whether the whole graph runs, and so each leaf's gradient is added to; not only what leads to
 // tensors that torch.autograd.grad or backward(inputs=...) name.
 bool whole_graph_runs() {
@@ -50,10 +45,10 @@ at::Tensor gradient_to_add_to(const Node& node, int input, at::ScalarType dtype)
   if (next && next->name() == "ToCopyBackward0" && !has_hooks(*next))
     next = next->next_edge(0).function.get();
   auto* const accumulate = dynamic_cast<AccumulateGrad*>(next);
-  if (!accumulate || has_hooks(*accumulate) || !is_plain(accumulate->variable)) return {};
+  if (!accumulate || has_hooks(*accumulate) || !is_plain_on_cpu(accumulate->variable)) return {};
   const at::Tensor& leaf = accumulate->variable;
   at::Tensor& gradient = leaf.mutable_grad();
-  if (gradient.defined() && !is_plain(gradient)) return {};
+  if (gradient.defined() && !is_plain_on_cpu(gradient)) return {};
   const at::ScalarType held =
       gradient.defined() ? gradient.scalar_type() : leaf.grad_dtype().value_or(leaf.scalar_type());
   if (!may_be_added(dtype, held)) return {};

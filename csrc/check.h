@@ -1,5 +1,8 @@
-// What checks of a call share: the operator's name in the message, and a rule of dtypes.
+// What checks of calls and tensors share: the operator's name in the message, and rules of dtypes
+// and of what holds a tensor's elements.
 #pragma once
+
+#include <ATen/TensorSubclassLikeUtils.h>
 
 #include "call.h"
 
@@ -8,6 +11,11 @@ namespace convtbw {
 template <class... Message>
 void check(const Call& call, bool ok, const Message&... message) {
   TORCH_CHECK(ok, "convtbw::", call.op.name, ": ", message...);
+}
+
+// Memory that may be read and written without asking the dispatcher.
+inline bool is_plain_on_cpu(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_cpu() && !at::isTensorSubclassLike(tensor);
 }
 
 inline bool has_16_bits(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }

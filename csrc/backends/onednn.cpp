@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/parallel.h"
 #include "core/scratch.h"
 #include "plan/backend.h"
 
@@ -83,9 +82,8 @@ const Axis* axes_begin(const Geometry& g) { return g.axes.data() + kMaxRank - g.
 
 View data_view(const Problem& p, Role role) {
   const Geometry& g = p.geometry;
-  const DataStrides& s = role == Role::x ? p.x : p.y;
-  View view{{g.batch, g.groups * (role == Role::x ? g.x_channels : g.y_channels)},
-            {s.batch, s.channel}};
+  const DataStrides& s = strides_of(p, role);
+  View view{{g.batch, channels_of(p, role)}, {s.batch, s.channel}};
   for (int a = kMaxRank - g.rank; a < kMaxRank; ++a) {
     view.extents.push_back(role == Role::x ? g.axes[a].x : g.axes[a].y);
     view.strides.push_back(s.axes[a]);
@@ -333,35 +331,29 @@ class OnednnPlan : public Plan {
   // `bias_after`: the data gradient's primitive takes no bias, so it writes float32 and the bias is
   // added afterwards, with the one rounding to 16 bits.
   OnednnPlan(const Problem& p, const dnnl::primitive_desc& descriptor, bool bias_after)
-      : problem_(p), names_(names_of(p.wanted)), main_(descriptor), bias_after_(bias_after) {
+      : problem_(p), names_(names_of(p.wanted)), bias_after_(bias_after) {
     kernel = descriptor.impl_info_str();
     bytes = kPlanBytes;
     caller_.x = described_caller(data_view(p, Role::x));
     caller_.y = described_caller(data_view(p, Role::y));
     caller_.w = described(weights_view(p), data_type(p.dtype));
     if (bias_after_ && p.dtype != Dtype::f32) {
-      View view = data_view(p, Role::x);
-      caller_.x = memory::desc(view.extents, memory::data_type::f32, caller_.x.get_strides());
+      rounded_ = caller_.x;
+      caller_.x = memory::desc(rounded_.get_dims(), memory::data_type::f32, rounded_.get_strides());
       sums_offset_ = reserve(caller_.x.get_size());
     }
     for (const Role role : {Role::x, Role::w, Role::y}) {
       primitive_[role] = descriptor.query_md(names_.descriptor[role]);
       if (primitive_[role] == caller_[role]) continue;
       offset_[role] = reserve(primitive_[role].get_size());
-      const bool result = role == p.wanted;
-      const dnnl::reorder::primitive_desc copy(engine(), result ? primitive_[role] : caller_[role],
-                                               engine(), result ? caller_[role] : primitive_[role],
-                                               attributes());
-      reorder_[role] = dnnl::reorder(copy);
-      reorder_scratchpad_[role] = copy.scratchpad_desc();
-      reserve_scratchpad(copy.scratchpad_desc());
+      reorder_[role] = role == p.wanted ? reorder(primitive_[role], caller_[role])
+                                        : reorder(caller_[role], primitive_[role]);
       reorders.push_back(role);
     }
     // The bf16 weights gradients multiply padding of their transposed copies by zero without having
     // written it; found as NaN over memory filled with NaN.
     clears_scratchpad_ = p.dtype != Dtype::f32 && p.wanted == Role::w && !is_im2col(kernel);
-    scratchpad_ = descriptor.scratchpad_desc();
-    reserve_scratchpad(scratchpad_);
+    main_ = step(descriptor);
     if (bias_after_) prepare_bias();
     scratchpad_offset_ = reserve(scratchpad_bytes_);
   }
@@ -381,22 +373,20 @@ class OnednnPlan : public Plan {
     for (const Role role : {Role::x, Role::w, Role::y}) {
       if (offset_[role]) {
         theirs[role] = memory(primitive_[role], engine(), space + *offset_[role]);
-        if (role != problem_.wanted) copy(role, mine[role], theirs[role], space, stream);
+        if (role != problem_.wanted) copy(reorder_[role], mine[role], theirs[role], space, stream);
       }
       arguments.emplace(names_.argument[role], theirs[role]);
     }
     if (problem_.bias && !bias_after_) {
-      const int64_t channels = problem_.geometry.groups * problem_.geometry.y_channels;
+      const int64_t channels = channels_of(problem_, Role::y);
       arguments.emplace(DNNL_ARG_BIAS,
                         memory({{channels}, data_type(problem_.dtype), memory::format_tag::x},
                                engine(), const_cast<void*>(operands.bias)));
     }
-    arguments.emplace(DNNL_ARG_SCRATCHPAD,
-                      memory(scratchpad_, engine(), space + scratchpad_offset_));
-    if (clears_scratchpad_) std::memset(space + scratchpad_offset_, 0, scratchpad_.get_size());
-    main_.execute(stream, arguments);
+    if (clears_scratchpad_) std::memset(space + scratchpad_offset_, 0, main_.scratchpad.get_size());
+    execute(main_, std::move(arguments), space, stream);
     const Role wanted = problem_.wanted;
-    if (offset_[wanted]) copy(wanted, theirs[wanted], mine[wanted], space, stream);
+    if (offset_[wanted]) copy(reorder_[wanted], theirs[wanted], mine[wanted], space, stream);
     stream.wait();
     if (bias_after_) add_bias(mine.x, operands, space, stream);
   }
@@ -415,36 +405,42 @@ class OnednnPlan : public Plan {
     return offset;
   }
 
+  struct Step {
+    dnnl::primitive primitive;
+    memory::desc scratchpad;
+  };
+
   // Steps run one after the other and share one scratchpad, as large as the largest.
-  void reserve_scratchpad(const memory::desc& desc) {
-    scratchpad_bytes_ = std::max<int64_t>(scratchpad_bytes_, desc.get_size());
+  Step step(const dnnl::primitive_desc_base& descriptor) {
+    const memory::desc scratchpad = descriptor.scratchpad_desc();
+    scratchpad_bytes_ = std::max<int64_t>(scratchpad_bytes_, scratchpad.get_size());
+    return {dnnl::primitive(descriptor.get()), scratchpad};
   }
 
-  void copy(Role role, const memory& from, const memory& to, char* space,
+  Step reorder(const memory::desc& from, const memory::desc& to) {
+    return step(dnnl::reorder::primitive_desc(engine(), from, engine(), to, attributes()));
+  }
+
+  void execute(const Step& step, std::unordered_map<int, memory> arguments, char* space,
+               dnnl::stream& stream) const {
+    arguments.emplace(DNNL_ARG_SCRATCHPAD,
+                      memory(step.scratchpad, engine(), space + scratchpad_offset_));
+    step.primitive.execute(stream, arguments);
+  }
+
+  void copy(const Step& reorder, const memory& from, const memory& to, char* space,
             dnnl::stream& stream) const {
-    const memory scratchpad(reorder_scratchpad_[role], engine(), space + scratchpad_offset_);
-    reorder_[role].execute(
-        stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    execute(reorder, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, space, stream);
   }
 
   // The sum is of float32: of other dtypes oneDNN has but its slow reference.
   void prepare_bias() {
     memory::dims extents(caller_.x.get_dims().size(), 1);
-    extents[1] = problem_.geometry.groups * problem_.geometry.x_channels;
+    extents[1] = channels_of(problem_, Role::x);
     bias_ = memory::desc(extents, memory::data_type::f32, dense_strides(extents, false));
-    const dnnl::binary::primitive_desc sum(engine(), dnnl::algorithm::binary_add, caller_.x, bias_,
-                                           caller_.x, attributes());
-    add_bias_ = dnnl::binary(sum);
-    bias_scratchpad_ = sum.scratchpad_desc();
-    reserve_scratchpad(bias_scratchpad_);
-    if (!sums_offset_) return;
-    rounded_ =
-        memory::desc(caller_.x.get_dims(), data_type(problem_.dtype), caller_.x.get_strides());
-    const dnnl::reorder::primitive_desc round(engine(), caller_.x, engine(), rounded_,
-                                              attributes());
-    round_ = dnnl::reorder(round);
-    round_scratchpad_ = round.scratchpad_desc();
-    reserve_scratchpad(round_scratchpad_);
+    add_bias_ = step(dnnl::binary::primitive_desc(engine(), dnnl::algorithm::binary_add, caller_.x,
+                                                  bias_, caller_.x, attributes()));
+    if (sums_offset_) round_ = reorder(caller_.x, rounded_);
   }
 
   void add_bias(const memory& sums, const Operands& operands, char* space,
@@ -454,33 +450,26 @@ class OnednnPlan : public Plan {
       const auto* const from = static_cast<const decltype(element)*>(operands.bias);
       for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(to_double(from[c]));
     });
-    char* const scratchpad = space + scratchpad_offset_;
-    add_bias_.execute(stream,
-                      {{DNNL_ARG_SRC_0, sums},
-                       {DNNL_ARG_SRC_1, memory(bias_, engine(), bias.data())},
-                       {DNNL_ARG_DST, sums},
-                       {DNNL_ARG_SCRATCHPAD, memory(bias_scratchpad_, engine(), scratchpad)}});
+    execute(add_bias_,
+            {{DNNL_ARG_SRC_0, sums},
+             {DNNL_ARG_SRC_1, memory(bias_, engine(), bias.data())},
+             {DNNL_ARG_DST, sums}},
+            space, stream);
     if (sums_offset_)
-      round_.execute(stream,
-                     {{DNNL_ARG_FROM, sums},
-                      {DNNL_ARG_TO, memory(rounded_, engine(), operands.data.x)},
-                      {DNNL_ARG_SCRATCHPAD, memory(round_scratchpad_, engine(), scratchpad)}});
+      copy(round_, sums, memory(rounded_, engine(), operands.data.x), space, stream);
     stream.wait();
   }
 
   const Problem problem_;
   const Names names_;
-  const dnnl::primitive main_;
   const bool bias_after_;
   PerRole<memory::desc> caller_, primitive_;  // how the caller's and oneDNN's tensors lie
-  PerRole<dnnl::reorder> reorder_;            // between the two, where they differ
-  PerRole<memory::desc> reorder_scratchpad_;
-  PerRole<std::optional<int64_t>> offset_;  // of oneDNN's tensor in the workspace
-  std::optional<int64_t> sums_offset_;      // of a float32 result that awaits its bias
-  dnnl::primitive add_bias_, round_;
-  memory::desc bias_, rounded_, bias_scratchpad_, round_scratchpad_;
+  PerRole<Step> reorder_;                     // between the two, where they differ
+  PerRole<std::optional<int64_t>> offset_;    // of oneDNN's tensor in the workspace
+  std::optional<int64_t> sums_offset_;        // of a float32 result that awaits its bias
+  Step main_, add_bias_, round_;
+  memory::desc bias_, rounded_;
   bool clears_scratchpad_;
-  memory::desc scratchpad_;
   int64_t scratchpad_bytes_ = 0, scratchpad_offset_ = 0;
 };
 

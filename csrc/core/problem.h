@@ -60,6 +60,17 @@ struct Operands {
   const void* bias = nullptr;
 };
 
+// Of x or y.
+inline const DataStrides& strides_of(const Problem& p, Role role) {
+  return role == Role::x ? p.x : p.y;
+}
+
+// Of x or y, all groups.
+inline int64_t channels_of(const Problem& p, Role role) {
+  const Geometry& g = p.geometry;
+  return g.groups * (role == Role::x ? g.x_channels : g.y_channels);
+}
+
 // The problem of each slice, and where the data of one of them lie.
 Problem one_slice(Problem problem);
 Operands operands_of_slice(const Problem& problem, const Operands& operands, int64_t slice);

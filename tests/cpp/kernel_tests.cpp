@@ -386,9 +386,7 @@ void expand(std::mt19937& random, Problem& p, Role role) {
   const bool every = random() % 2;
   for (const Dimension& d : dimensions(p, role))
     if (every || random() % 3 == 0) *d.stride = 0;
-  if (role == Role::w) return;
-  DataStrides& strides = role == Role::x ? p.x : p.y;
-  strides.slice = p.slices > 1 ? p.geometry.batch / p.slices * strides.batch : 0;
+  separate_slices(p, role);
 }
 
 // Any layout that a caller may have: results are dense, operands may be parts of larger tensors.

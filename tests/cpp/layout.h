@@ -62,6 +62,13 @@ inline std::vector<Order> weights_orders() {
 
 inline int64_t no_gap() { return 0; }
 
+// Slices of x and y follow each other as their images do.
+inline void separate_slices(Problem& p, Role role) {
+  if (role == Role::w) return;
+  DataStrides& strides = role == Role::x ? p.x : p.y;
+  strides.slice = p.slices > 1 ? p.geometry.batch / p.slices * strides.batch : 0;
+}
+
 // gap(): how many elements longer than its extent a dimension is.
 template <class Gap>
 void lay_out(Problem& p, Role role, const Order& order, const Gap& gap) {
@@ -71,9 +78,7 @@ void lay_out(Problem& p, Role role, const Order& order, const Gap& gap) {
     *all[*d].stride = all[*d].extent > 1 ? step : 0;
     step *= all[*d].extent + gap();
   }
-  if (role == Role::w) return;
-  DataStrides& strides = role == Role::x ? p.x : p.y;
-  strides.slice = p.slices > 1 ? p.geometry.batch / p.slices * strides.batch : 0;
+  separate_slices(p, role);
 }
 
 // Of the memory, with gaps.

@@ -95,7 +95,7 @@ class DataPlan : public DirectedPlan {
   double cost_of_boxes(const Products& products) const;
   double cost_of_unboxed(Reading reading, const Products& products) const;
   double copied_for_all_parts() const;
-  double positions() const;
+  double operand_positions() const;
   double vectors_of_all_lanes() const;
   // `box`: its first windows.
   PerAxis<Walk> walk(const Turn& turn, const BoxPhase& phase, const Chunk& chunk,

@@ -164,7 +164,7 @@ DataPlan::Choice DataPlan::best_reading(const Products& products) const {
     const bool met_once = g.taps() > 1 && apart(g);
     const double least_share = arithmetic_.lanes <= 8                      ? kLeastShareOf8
                                : met_once && in_channels_ < kLeastChannels ? 1
-                               : copied < kFewCopies * positions()         ? kLeastShareOfOneCopy
+                               : copied < kFewCopies * operand_positions() ? kLeastShareOfOneCopy
                                                                            : kLeastShare;
     if (share < least_share) return box;
   }
@@ -180,7 +180,7 @@ std::optional<DataPlan::Reading> DataPlan::unboxed_reading() const {
   const bool strides = fprop_ && !unit_strides(g);
   if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1))) return {};
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
-  const double bytes = static_cast<double>(g.groups * units) * positions();
+  const double bytes = static_cast<double>(g.groups * units) * operand_positions();
   if (bytes > kMostBytes) return {};
   return Reading::copy;
 }
@@ -192,7 +192,8 @@ double DataPlan::cost_of_boxes(const Products& products) const {
 double DataPlan::cost_of_unboxed(Reading reading, const Products& products) const {
   constexpr double kLeastGain = 1.05, kLeastGainOfCopy = 1.03;
   if (reading == Reading::in_place) return kLeastGain * products.present;
-  return kLeastGainOfCopy * (products.present + kOfCopy * positions() / vectors_of_all_lanes());
+  return kLeastGainOfCopy *
+         (products.present + kOfCopy * operand_positions() / vectors_of_all_lanes());
 }
 
 double DataPlan::copied_for_all_parts() const {
@@ -200,7 +201,7 @@ double DataPlan::copied_for_all_parts() const {
          static_cast<double>(problem_.geometry.groups);
 }
 
-double DataPlan::positions() const {
+double DataPlan::operand_positions() const {
   double positions = 1;
   for (const int64_t extent : in_.extent) positions *= static_cast<double>(extent);
   return positions;

@@ -1,6 +1,5 @@
 #include "backends/simd/one_value.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -8,11 +7,6 @@
 namespace convtbw::simd {
 
 namespace {
-
-int64_t channels_of(const Problem& p, Role role) {
-  const Geometry& g = p.geometry;
-  return g.groups * (role == Role::x ? g.x_channels : g.y_channels);
-}
 
 // Few channels are joined with the pixels of a row. Times with a row's pixels over those with one,
 // two threads of Zen 4: 1 channel 0.55 to 1.15, 3 0.76 to 1.08, 64 0.87 to 1.0, depthwise
@@ -27,8 +21,7 @@ int64_t repeated_pixels(const Problem& p, Role role) {
 
 // As many elements as are repeated; 0 where the data are not one value.
 int64_t repeated_elements(const Problem& p, Role role) {
-  const DataStrides& strides = role == Role::x ? p.x : p.y;
-  if (role == p.wanted || strides != DataStrides{}) return 0;
+  if (role == p.wanted || strides_of(p, role) != DataStrides{}) return 0;
   const int64_t elements = channels_of(p, role) * repeated_pixels(p, role);
   return elements > 1 ? elements : 0;
 }

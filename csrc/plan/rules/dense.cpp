@@ -113,10 +113,12 @@ bool sums_long(const Geometry& g, int64_t channels) {
   return g.taps() * channels > kLongSum;
 }
 
-// So many share the taps that windows at their edges miss. Times of simd over oneDNN, fprop and
-// dgrad of 7x7 and 8x8, 5x5 and 7x7, channels last, 4 to 32 images, AVX-512 kernels of both, two
-// threads of Zen 4, 10 layers: 0.84 to 1.02, 0.94 in the mean.
-constexpr int64_t kSeveralImages = 4;
+// Of the images for which simd's kernels are better, channels last. Times of simd over oneDNN of
+// several images, fprop and dgrad of 7x7 and 8x8, 5x5 and 7x7, 4 to 32 images, AVX-512 kernels of
+// both, two threads of Zen 4, 10 layers: 0.84 to 1.02, 0.94 in the mean.
+int64_t longest_short_row(const Geometry& g, bool avx512) {
+  return avx512 && g.batch < kSeveralImages ? 5 : 8;
+}
 
 // fprop:
 // - kernels up to 5x5: channels last 1.1 to 1.6, channels first 1.0 to 1.5, but with 16 to 64
@@ -157,9 +159,8 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (avx512 && into_one_vector(p, g.x_channels, g.y_channels)) return true;
   if (small) return false;
   constexpr int64_t kWidePadding = 10, kShortRow = 14;
-  const bool few_images = avx512 && g.batch < kSeveralImages;
   if (avx512 && !(unit_strides(g) && unit_dilations(g)) && sums_long(g, g.x_channels)) return false;
-  if (channels_last && !one_tap(g) && columns.y <= (few_images ? 5 : 8)) return false;
+  if (channels_last && !one_tap(g) && columns.y <= longest_short_row(g, avx512)) return false;
   if (channels_last && !one_tap(g) && !avx512 && is_zen_3_or_4() && columns.y <= kShortRow &&
       std::min(g.x_channels, g.y_channels) <= 32)
     return false;
@@ -200,9 +201,8 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
     return false;
   if (avx512 && into_one_vector(p, g.y_channels, g.x_channels)) return true;
   if (few_beside(p, g.y_channels, g.x_channels)) return false;
-  const bool few_images = g.batch < kSeveralImages;
-  const bool small = avx512 ? columns.y <= (few_images ? 5 : 8)
-                            : columns.y <= 8 && g.batch * rows.y * columns.y <= 256;
+  const bool small =
+      columns.y <= longest_short_row(g, avx512) && (avx512 || g.batch * rows.y * columns.y <= 256);
   if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
     if (!avx512 || one_tap(g) || one_window(g)) return false;
@@ -419,17 +419,6 @@ bool spreads_images(const Problem& p) {
 }
 
 }  // namespace
-
-// One tap that meets padding, which oneDNN computes as a copy and a product of matrices. Times of
-// simd over oneDNN, two threads of Zen 5, 1-D to 3-D, 32 to 128 channels, channels last: AVX-512
-// kernels, float32 0.03 to 0.67, bfloat16 0.02 to 0.48; AVX2 kernels 0.05 to 0.88. Channels first
-// 0.4 to 1.4.
-bool one_tap_in_padding(const Problem& p) {
-  if (!one_tap(p.geometry) || !has_channels_last(p)) return false;
-  return std::ranges::any_of(p.geometry.axes, [](const Axis& axis) {
-    return axis.pad > 0 || (axis.y - 1) * axis.stride - axis.pad >= axis.x;
-  });
-}
 
 // fprop and dgrad of so few pixels that simd reads the weights where they lie (simd/rules). Times
 // over oneDNN's, AVX2 and AVX-512 kernels of both, two threads of Zen 5, 40 random layers: 0.07 to

@@ -23,7 +23,11 @@ bool suits_apart_kernels(const Problem& p);
 // dense.cpp
 bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
 bool few_pixels(const Problem& p);
-bool one_tap_in_padding(const Problem& p);  // of any dtype
+
+// passes.cpp, the other way round: which it suits less
+bool reads_gaps(const Problem& p);
+bool bias_outweighs(const Problem& p);
+bool one_tap_in_padding(const Problem& p);
 
 // bfloat16.cpp
 bool suits_bfloat16_kernels(const Problem& p);          // of AVX-512
