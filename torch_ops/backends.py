@@ -217,9 +217,10 @@ def _explainable(op: str | Any) -> tuple[str, Any]:
     space, plain = "convtbw", name
     if name.startswith("aten::"):
         space, plain = "convtbw_aten", name.removeprefix("aten::")
-    if f"{space}::{plain}" not in torch._C._dispatch_get_all_op_names():
+    function = getattr(getattr(torch.ops, space), plain, None)
+    if not isinstance(function, torch._ops.OpOverloadPacket):  # a namespace has other attributes
         raise ValueError(f"no operator named {plain!r} in torch.ops.{space}")
-    return name, getattr(getattr(torch.ops, space), plain)
+    return name, function
 
 
 def cache_info() -> CacheInfo:
