@@ -13,7 +13,7 @@ import torch_ops
 pytestmark = pytest.mark.unforced
 EXTENTS = (
     (2, 5, 48), (2, 5, 49), (3, 17, 8, 9), (1, 40, 7, 31), (2, 3, 4, 5, 6), (1, 3, 300, 300),
-    (4, 1, 16, 16), (2, 130, 20, 20),
+    (4, 1, 16, 16), (2, 130, 20, 20), (2, 130, 160, 160),
 )  # fmt: skip
 
 
@@ -41,9 +41,12 @@ def test_sums_are_exact_and_rounded_once(dtype: torch.dtype, ours: bool) -> None
                 assert torch.equal(gradients_of_bias(layout, ours), expected), extents
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("ours", [True, False], ids=["functional", "enabled"])
-def test_no_copy_of_the_whole_gradient(ours: bool) -> None:
-    gradient = integers(2, 16, 20, 20, dtype=torch.bfloat16)
+def test_no_copy_of_the_whole_gradient(ours: bool, layout: torch.memory_format) -> None:
+    small = layout == torch.contiguous_format
+    extents = (2, 16, 20, 20) if small else (2, 48, 256, 256)
+    gradient = integers(*extents, dtype=torch.bfloat16).to(memory_format=layout)
     with torch_ops.enabled():
         gradients_of_bias(gradient, ours)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
