@@ -86,6 +86,10 @@ class DataPlan : public DirectedPlan {
   void choose_layout(bool staged);
   void lay_out(const Layout& layout, bool staged);
   void choose_sizes(Growth growth);
+  void cut_channels(int64_t most);
+  void cut_result(int64_t width, int64_t stage_lanes);
+  int64_t lane_bytes() const;
+  int64_t groups_at_once() const;
   double copied_positions() const;
   void lay_out_copy();
   Products choose_edges();

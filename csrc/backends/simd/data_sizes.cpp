@@ -10,6 +10,23 @@ namespace convtbw::simd {
 
 namespace {
 
+// Time over that with 4 MB, 26 layers of 100 to 1000 pixels, Zen 5, 8 and 16 lanes: 3x3 of stride
+// 2 of 512 channels, 14x14, 0.75 to 0.8 and 0.9 to 0.97, others 0.95 to 1.04; with 8 MB 0.9
+// to 1.06, with 16 0.75 to 1.37.
+constexpr int64_t kPackedBytes = 6 << 20;
+constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
+
+// That all windows meet, absent ones too.
+double taps_of_windows(const PerAxis<PhasedAxis>& axes) {
+  double product = 1;
+  for (const PhasedAxis& axis : axes) {
+    int64_t along = 0;
+    for (const Phase& phase : axis.phases) along += (phase.end - phase.begin) * phase.sliding.taps;
+    product *= static_cast<double>(along);
+  }
+  return product;
+}
+
 // Whether pairs of bfloat16 should run on from one tap of a row to the next: with a pair without a
 // second element at every tap, few channels take up to twice the products. But then windows that
 // reach beyond a row keep their absent taps.
@@ -178,11 +195,6 @@ void DataPlan::choose_sizes(Growth growth) {
   // Where only planes or rows have several taps, boxes are so long at first: (3, 1, 1) of 64
   // channels of 16x56x56 0.95 of the time, channels first 0.88; 32 and 128 are slower (Zen 4).
   constexpr int64_t kRow = 64;
-  // Time over that with 4 MB, 26 layers of 100 to 1000 pixels, Zen 5, 8 and 16 lanes: 3x3 of stride
-  // 2 of 512 channels, 14x14, 0.75 to 0.8 and 0.9 to 0.97, others 0.95 to 1.04; with 8 MB 0.9
-  // to 1.06, with 16 0.75 to 1.37.
-  constexpr int64_t kPackedBytes = 6 << 20;
-  constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
   PerAxis<int64_t> size{1, 1, 1, 1};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
@@ -197,12 +209,9 @@ void DataPlan::choose_sizes(Growth growth) {
                                [](const Phase& phase) { return phase.sliding.taps == 1; });
   };
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
-  const Geometry& g = problem_.geometry;
-  const int64_t lane_bytes =
-      g.taps() / g.axes[2].k * weights_.units(g.axes[2].k, in_channels_) * unit();
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
-  const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes);
+  const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes());
   const int64_t width = vectors * arithmetic_.lanes;
   blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
   // Lanes of the stage: all, or so many that enough windows fit.
@@ -256,13 +265,9 @@ void DataPlan::choose_sizes(Growth growth) {
     for (int a = 0; a < kBoxRank; ++a) count *= ceil_div(axes_[a].windows, size[a]);
     return count;
   };
-  // Groups whose packed weights fit are computed at the same time.
-  const int64_t groups = problem_.geometry.groups;
-  const int64_t groups_at_once =
-      std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
   // Of as many images as can be; parts of the result's channels are items, too.
   const int64_t least_boxes = growth == Growth::rows ? kItems : kItems / 2;
-  while (box_count() * groups_at_once < least_boxes && limit > kFewPixels) {
+  while (box_count() * groups_at_once() < least_boxes && limit > kFewPixels) {
     limit /= 2;
     grow(limit);
   }
@@ -271,10 +276,28 @@ void DataPlan::choose_sizes(Growth growth) {
     grid_.extent[a] = axes_[a].windows;
     for (Turn& turn : turns_) turn.strips[a] = turn.axes[a].strip(size[a], Apart::windows);
   }
-  const PerAxis<Strip>& strips = turns_.front().strips;
+  cut_channels(channels);
+  cut_result(width, part_lanes);
+  tile_list_ = pixels(size);
+  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
+}
 
-  const int64_t chunk_count = ceil_div(in_channels_, channels);
-  channels = ceil_div(in_channels_, chunk_count);
+// Bytes of a lane's packed weights: all taps, all channels.
+int64_t DataPlan::lane_bytes() const {
+  const Geometry& g = problem_.geometry;
+  return g.taps() / g.axes[2].k * weights_.units(g.axes[2].k, in_channels_) * unit();
+}
+
+// Those whose packed weights fit are computed at the same time.
+int64_t DataPlan::groups_at_once() const {
+  return std::clamp<int64_t>(kPackedBytes / (lane_bytes() * out_channels_), 1,
+                             problem_.geometry.groups);
+}
+
+// Chunks of at most so many of the channels that are summed over, and how boxes of them are packed.
+void DataPlan::cut_channels(int64_t most) {
+  const PerAxis<Strip>& strips = turns_.front().strips;
+  int64_t channels = ceil_div(in_channels_, ceil_div(in_channels_, most));
   if (arithmetic_.pairs) channels += channels % 2;
   int64_t largest = 0;
   chunks_.clear();
@@ -293,26 +316,23 @@ void DataPlan::choose_sizes(Growth growth) {
     // Rows whose last unit is half empty do not follow each other.
     if (!pairs_run_on_ || strips[3].length % 2 == 0) join_rows(turn.packing, grid_);
   }
+}
 
-  // Parts of the result's channels: what fits in the packed weights, and enough for the threads.
-  int64_t lanes = std::max(width, kPackedBytes / lane_bytes / width * width);
-  lanes = std::min(lanes, staged_ ? std::max(width, part_lanes) : lanes);
-  const int64_t wanted = ceil_div(kItems, box_count() * groups_at_once);
+// Parts of the result's channels: what fits in the packed weights, and enough for the threads.
+// `width`: lanes of a block; `stage_lanes`: so many at most, if results are staged.
+void DataPlan::cut_result(int64_t width, int64_t stage_lanes) {
+  const int64_t boxes = grid_.boxes();
+  int64_t lanes = std::max(width, kPackedBytes / lane_bytes() / width * width);
+  if (staged_) lanes = std::min(lanes, std::max(width, stage_lanes));
+  const int64_t wanted = ceil_div(kItems, boxes * groups_at_once());
   if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
-  double products = 1;
-  for (const PhasedAxis& axis : axes_) {
-    int64_t along = 0;
-    for (const Phase& phase : axis.phases) along += (phase.end - phase.begin) * phase.sliding.taps;
-    products *= static_cast<double>(along);
-  }
-  Parting parting = cut_blocks(blocks_, arithmetic_.lanes, groups, grid_.boxes(), lanes / width,
-                               kPackedBytes / (lane_bytes * width),
-                               reading_ == Reading::box ? copied_positions() / products : 0);
+  Parting parting =
+      cut_blocks(blocks_, arithmetic_.lanes, problem_.geometry.groups, boxes, lanes / width,
+                 kPackedBytes / (lane_bytes() * width),
+                 reading_ == Reading::box ? copied_positions() / taps_of_windows(axes_) : 0);
   parts_ = std::move(parting.parts);
   parts_per_pass_ = parting.per_pass;
   largest_part_lanes_ = parting.largest_lanes;
-  tile_list_ = pixels(size);
-  stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
 // That all boxes meet, for each part.

@@ -28,6 +28,14 @@ namespace convtbw::simd {
 
 namespace {
 
+// Every pass over so many of the weights transforms the operand again. Time over that with 4 MB,
+// 4x4 of stride 2 and 3x3 of volumes, 256 to 1024 channels, 150 to 600 tiles (Zen 5, 16 and 8
+// lanes): 8 MB 0.67 to 1.0 and 0.87 to 1.03, 16 MB 0.65 to 1.0 and 0.9 to 1.04. 8 MB on Zen 4:
+// 0.9 to 1.12, 0.99 in the mean.
+constexpr int64_t kPackedBytes = 8 << 20;
+constexpr int64_t kStageBytes = 256 << 10;
+constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
+
 int64_t most_taps(const PhasedAxis& axis) {
   int64_t most = 0;
   for (const Phase& phase : axis.phases) most = std::max(most, phase.sliding.taps);
@@ -85,6 +93,12 @@ class WinogradPlan : public DirectedPlan {
   };
 
   void choose_sizes();
+  void choose_boxes();
+  void cut_channels();
+  void cut_result(int64_t width);
+  int64_t lane_bytes() const;
+  int64_t groups_at_once() const;
+  int64_t positions(const PerAxis<int64_t>& tiles) const;
   void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
                     char* packed) const;
   bool run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
@@ -193,15 +207,38 @@ WinogradPlan::WinogradPlan(const Problem& problem, const Arithmetic& arithmetic)
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void WinogradPlan::choose_sizes() {
-  constexpr int64_t kBufferBytes = 512 << 10, kStageBytes = 256 << 10;
-  constexpr int64_t kFrequencyBytes = 256 << 10, kProductBytes = 256 << 10;
+  choose_boxes();
+  const int vectors = best_vectors(arithmetic_, list_, kPackedBytes / lane_bytes());
+  blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
+  cut_channels();
+  cut_result(vectors * arithmetic_.lanes);
+  join_rows(packing_, grid_);
+}
+
+// Bytes of a lane's packed weights, about.
+int64_t WinogradPlan::lane_bytes() const {
+  int64_t depth_taps = 0;
+  for (const Phase& phase : axes_[1].phases) depth_taps += phase.sliding.taps;
+  return 4 * kFrequencies * depth_taps *
+         static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size()) * in_channels_;
+}
+
+// Those whose packed weights fit are computed at the same time.
+int64_t WinogradPlan::groups_at_once() const {
+  return std::clamp<int64_t>(kPackedBytes / (lane_bytes() * out_channels_), 1,
+                             problem_.geometry.groups);
+}
+
+// Result positions of so many tiles.
+int64_t WinogradPlan::positions(const PerAxis<int64_t>& tiles) const {
+  int64_t product = 1;
+  for (int a = 0; a < kBoxRank; ++a) product *= covered(a, tiles[a]);
+  return product;
+}
+
+void WinogradPlan::choose_boxes() {
+  constexpr int64_t kBufferBytes = 512 << 10;
   constexpr int64_t kTiles = 48, kFewTiles = 12;
-  // Every pass over so many of the weights transforms the operand again. Time over that with 4 MB,
-  // 4x4 of stride 2 and 3x3 of volumes, 256 to 1024 channels, 150 to 600 tiles (Zen 5, 16 and 8
-  // lanes): 8 MB 0.67 to 1.0 and 0.87 to 1.03, 16 MB 0.65 to 1.0 and 0.9 to 1.04. 8 MB on Zen 4:
-  // 0.9 to 1.12, 0.99 in the mean.
-  constexpr int64_t kPackedBytes = 8 << 20;
-  constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
   PerAxis<std::vector<Sliding>> ways;
   for (int a = 0; a < kBoxRank; ++a) {
     grid_.extent[a] = ceil_div(axes_[a].windows, per_tile_[a]);
@@ -210,17 +247,9 @@ void WinogradPlan::choose_sizes() {
                               : Sliding{4, phase.sliding.first, per_tile_[a] * phase.sliding.stride,
                                         phase.sliding.dilation});
   }
-  PerAxis<int64_t> size;
+  PerAxis<int64_t>& size = grid_.size;
   const auto strip_of = [&](int a) { return strip(ways[a], size[a], Apart::windows); };
   const auto tiles = [&] { return size[0] * size[1] * size[2] * size[3]; };
-  const auto channel_units = [&] {  // frequencies of one channel
-    return kFrequencies * strip_of(0).length * strip_of(1).length * size[2] * size[3];
-  };
-  const auto positions = [&] {
-    int64_t product = 1;
-    for (int a = 0; a < kBoxRank; ++a) product *= covered(a, size[a]);
-    return product;
-  };
   const auto grow = [&](int64_t limit) {
     size = {1, 1, 1, 1};
     for (const int a : {3, 2, 1, 0})
@@ -231,30 +260,19 @@ void WinogradPlan::choose_sizes() {
         int64_t buffer = in_channels_;
         for (int b = 0; b < kBoxRank; ++b) buffer *= strip_of(b).length;
         if (tiles() > limit || 4 * buffer > kBufferBytes ||
-            4 * positions() * std::min<int64_t>(out_channels_, 4 * arithmetic_.lanes) >
+            4 * positions(size) * std::min<int64_t>(out_channels_, 4 * arithmetic_.lanes) >
                 kStageBytes) {
           size = before;
           break;
         }
       }
   };
-  const int64_t groups = problem_.geometry.groups;
-  int64_t depth_taps = 0;
-  for (const Phase& phase : axes_[1].phases) depth_taps += phase.sliding.taps;
-  // Of packed weights, about.
-  const int64_t lane_bytes = 4 * kFrequencies * depth_taps *
-                             static_cast<int64_t>(axes_[2].phases.size() * axes_[3].phases.size()) *
-                             in_channels_;
-  const int64_t groups_at_once =
-      std::clamp<int64_t>(kPackedBytes / (lane_bytes * out_channels_), 1, groups);
   int64_t limit = kTiles;
   grow(limit);
-  const auto boxes = [&] { return BoxGrid{grid_.extent, size}.boxes(); };
-  while (boxes() * groups_at_once < kItems && limit > kFewTiles) {
+  while (grid_.boxes() * groups_at_once() < kItems && limit > kFewTiles) {
     limit /= 2;
     grow(limit);
   }
-  grid_.size = size;
   buffer_units_ = in_channels_;
   for (int a = 0; a < kBoxRank; ++a) {
     strips_[a] = strip_of(a);
@@ -262,20 +280,22 @@ void WinogradPlan::choose_sizes() {
   }
   packing_.strips = strips_;
   list_ = tiles();
-  const int vectors = best_vectors(arithmetic_, list_, kPackedBytes / lane_bytes);
-  const int64_t width = vectors * arithmetic_.lanes;
-  blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
-  // Chunks of whole vectors, but for the last one.
-  const int64_t most = std::max<int64_t>(
-      kFrequencyBytes / (4 * channel_units()) / arithmetic_.lanes * arithmetic_.lanes,
-      2 * arithmetic_.lanes);
+}
+
+// Chunks of whole vectors, but for the last one.
+void WinogradPlan::cut_channels() {
+  constexpr int64_t kFrequencyBytes = 256 << 10;
+  const int64_t channel_units =  // frequencies of one channel
+      kFrequencies * strips_[0].length * strips_[1].length * grid_.size[2] * grid_.size[3];
+  const int64_t lanes = arithmetic_.lanes;
+  const int64_t most =
+      std::max<int64_t>(kFrequencyBytes / (4 * channel_units) / lanes * lanes, 2 * lanes);
   const int64_t cuts = ceil_div(in_channels_, most);
-  const int64_t channels =
-      ceil_div(ceil_div(in_channels_, cuts), arithmetic_.lanes) * arithmetic_.lanes;
+  const int64_t channels = ceil_div(ceil_div(in_channels_, cuts), lanes) * lanes;
   for (int64_t first = 0; first < in_channels_; first += channels)
     chunks_.push_back({first, std::min(channels, in_channels_ - first)});
   // Transforms work on whole vectors.
-  if (chunks_.size() > 1 && chunks_.back().channels < arithmetic_.lanes) {
+  if (chunks_.size() > 1 && chunks_.back().channels < lanes) {
     chunks_[chunks_.size() - 2].channels += chunks_.back().channels;
     chunks_.pop_back();
   }
@@ -285,25 +305,30 @@ void WinogradPlan::choose_sizes() {
     chunk.row = weights_rows_;
     weights_rows_ += rows_before(chunk, axes_[1].phases.size(), 0, 0);
   }
-  group_blocks_ = std::max<int64_t>(1, kProductBytes / (4 * kFrequencies * tiles() * width));
-  product_units_ = kFrequencies * odd_lines(tiles() * (group_blocks_ * width + arithmetic_.lanes));
+}
 
-  // What fits in the stage and in the packed weights, and enough for the threads.
-  int64_t lanes = std::min(kStageBytes / (4 * positions()), kPackedBytes / lane_bytes);
-  const int64_t wanted = ceil_div(kItems, boxes() * groups_at_once);
+// Parts of the result's channels, in blocks of so many lanes: what fits in the stage and in the
+// packed weights, and enough for the threads.
+void WinogradPlan::cut_result(int64_t width) {
+  constexpr int64_t kProductBytes = 256 << 10;
+  const int64_t groups = problem_.geometry.groups, boxes = grid_.boxes();
+  group_blocks_ = std::max<int64_t>(1, kProductBytes / (4 * kFrequencies * list_ * width));
+  product_units_ = kFrequencies * odd_lines(list_ * (group_blocks_ * width + arithmetic_.lanes));
+  int64_t lanes = std::min(kStageBytes / (4 * positions(grid_.size)), kPackedBytes / lane_bytes());
+  const int64_t wanted = ceil_div(kItems, boxes * groups_at_once());
   if (wanted > 1) lanes = std::min(lanes, ceil_div(out_channels_, wanted));
-  Parting parting = cut_blocks(blocks_, arithmetic_.lanes, groups, boxes(), lanes / width,
-                               kPackedBytes / (lane_bytes * width), 1);
+  Parting parting = cut_blocks(blocks_, arithmetic_.lanes, groups, boxes, lanes / width,
+                               kPackedBytes / (lane_bytes() * width), 1);
   parts_ = std::move(parting.parts);
   parts_per_pass_ = parting.per_pass;
   largest_part_lanes_ = parting.largest_lanes;
   stage_[3] = stage_pitch(largest_part_lanes_);
-  for (int a = kBoxRank - 2; a >= 0; --a) stage_[a] = stage_[a + 1] * covered(a + 1, size[a + 1]);
-  stage_units_ = stage_[0] * size[0];
+  for (int a = kBoxRank - 2; a >= 0; --a)
+    stage_[a] = stage_[a + 1] * covered(a + 1, grid_.size[a + 1]);
+  stage_units_ = stage_[0] * grid_.size[0];
   bias_lanes_ = padded_lanes(blocks_, arithmetic_.lanes);
   workspace_units_ = parts_per_pass_ * weights_rows_ * largest_part_lanes_ +
                      (problem_.bias ? groups * bias_lanes_ : 0);
-  join_rows(packing_, grid_);
 }
 
 // [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4

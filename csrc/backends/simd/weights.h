@@ -64,6 +64,7 @@ class WeightsPlan : public Plan {
   bool taps_fill_lanes() const;
   void choose_sizes();
   void choose_chunks(int64_t parts, int64_t most_chunks);
+  void list_parts(int64_t most_blocks, int64_t most_panels);
   void choose_packing();
   void lay_out_by_tap();
   void join_packing();

@@ -239,18 +239,24 @@ void WeightsPlan::choose_sizes() {
   }
   choose_chunks(parts(), most_chunks);
   join_packing();
-  const int64_t boxes = grid_.boxes();
-  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+  chunks_ = ceil_div(grid_.boxes(), boxes_per_chunk_);
+  list_parts(part_blocks, part_panels);
+}
 
+// Parts of at most so many blocks and panels, and the memory that they take.
+void WeightsPlan::list_parts(int64_t most_blocks, int64_t most_panels) {
+  const int64_t groups = problem_.geometry.groups, boxes = grid_.boxes();
+  const int64_t blocks = static_cast<int64_t>(blocks_.size());
+  const int64_t panels = static_cast<int64_t>(panels_.size());
   int64_t row_units = 0, most_lane_units = 0, largest_panel = 0;  // of a part
-  for (int64_t group = 0; group < g.groups; ++group)
-    for (int64_t block = 0; block < blocks; block += part_blocks)
-      for (int64_t panel = 0; panel < panels; panel += part_panels) {
+  for (int64_t group = 0; group < groups; ++group)
+    for (int64_t block = 0; block < blocks; block += most_blocks)
+      for (int64_t panel = 0; panel < panels; panel += most_panels) {
         Part part{group,
                   block,
-                  std::min(part_blocks, blocks - block),
+                  std::min(most_blocks, blocks - block),
                   panel,
-                  std::min(part_panels, panels - panel),
+                  std::min(most_panels, panels - panel),
                   0};
         int64_t part_lane_units = 0;
         for (int64_t i = block; i < block + part.blocks; ++i) {
@@ -282,8 +288,9 @@ void WeightsPlan::choose_sizes() {
                        : chunks_ > 1   ? 0
                                        : part_units_;
   local_bytes_ = buffer_bytes_ + sums * unit();
+  const int64_t all_parts = static_cast<int64_t>(parts_.size()) * all_.slices;
   workspace = problem_.threads * local_bytes_ +
-              (chunks_ > 1 ? part_units_ * unit() * chunks_ * parts() : 0);
+              (chunks_ > 1 ? part_units_ * unit() * chunks_ * all_parts : 0);
 }
 
 // Boxes and chunks whose threads, of two and of four, end at about the same time. With the fewest

@@ -34,6 +34,8 @@ class WinogradWeightsPlan : public Plan {
   };
 
   void choose_sizes();
+  void list_parts();
+  void choose_boxes();
   void run_boxes(const Operands& operands, const Part& part, int64_t first, int64_t end,
                  char* memory, char* sums) const;
   void transform_y(const Part& part, const BoxRange& box, const Footing& down, const Footing& along,
@@ -120,15 +122,22 @@ WinogradWeightsPlan::WinogradWeightsPlan(const Problem& problem, const Arithmeti
 
 // Sizes depend on the shape alone, so that results do not depend on the number of threads.
 void WinogradWeightsPlan::choose_sizes() {
-  constexpr int64_t kSumBytes = 1 << 20;
   constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
-  constexpr int64_t kBufferBytes = 512 << 10, kFrequencyBytes = 768 << 10;
-  constexpr int64_t kTiles = 64;
-  constexpr int64_t kItems = 16;  // enough to keep some threads busy until the end
+  constexpr int64_t kItems = 16;              // enough to keep some threads busy until the end
+  list_parts();
+  choose_boxes();
+  const int64_t boxes = grid_.boxes(), parts = all_parts();
+  chunks_ = std::clamp<int64_t>(kPartialBytes / (4 * part_units_ * parts), 1,
+                                std::min(boxes, ceil_div(kItems, parts)));
+  boxes_per_chunk_ = ceil_div(boxes, chunks_);
+  chunks_ = ceil_div(boxes, boxes_per_chunk_);
+}
+
+// The longer side is halved until the sums are small. No part has less than a vector of x.
+void WinogradWeightsPlan::list_parts() {
+  constexpr int64_t kSumBytes = 1 << 20;
   const Geometry& g = problem_.geometry;
   const int64_t width = best_vectors(arithmetic_, g.x_channels) * arithmetic_.lanes;
-
-  // Parts: halve the longer side until the sums are small. No part has less than a vector of x.
   const int64_t blocks = static_cast<int64_t>(blocks_.size());
   int64_t part_blocks = blocks, cuts = 1;
   const auto part_channels = [&] { return ceil_div(g.x_channels, cuts); };
@@ -147,15 +156,22 @@ void WinogradWeightsPlan::choose_sizes() {
       const int64_t first = g.x_channels * cut / cuts;
       parts_.push_back({range, first, g.x_channels * (cut + 1) / cuts - first});
     }
+  for (const Part& part : parts_) {
+    part_units_ = std::max(part_units_, phases() * phase_units(part));
+    taps_units_ = std::max(taps_units_, kFinished * padded_taps(1) * padded_taps(2) * part.lanes);
+  }
+}
+
+// Of tiles.
+void WinogradWeightsPlan::choose_boxes() {
+  constexpr int64_t kBufferBytes = 512 << 10, kFrequencyBytes = 768 << 10;
+  constexpr int64_t kTiles = 64;
+  const Geometry& g = problem_.geometry;
   int64_t most_channels = 0, most_lanes = 0;
   for (const Part& part : parts_) {
     most_channels = std::max(most_channels, part.x_channels);
     most_lanes = std::max(most_lanes, part.lanes);
-    part_units_ = std::max(part_units_, phases() * phase_units(part));
-    taps_units_ = std::max(taps_units_, kFinished * padded_taps(1) * padded_taps(2) * part.lanes);
   }
-
-  // Boxes of tiles.
   grid_.extent = {g.batch, g.axes[0].y, ceil_div(g.axes[1].y, g.axes[1].dilation * per_tile_[2]),
                   ceil_div(g.axes[2].y, g.axes[2].dilation * per_tile_[3])};
   PerAxis<int64_t> size{1, 1, 1, 1};
@@ -211,12 +227,6 @@ void WinogradWeightsPlan::choose_sizes() {
   for (const Strip& strip : y_strips_) y_units_ *= strip.length;
   x_frequency_units_ = kFrequencies * x_pitch(most_channels);
   y_frequency_units_ = kFrequencies * y_pitch(most_lanes);
-
-  const int64_t boxes = grid_.boxes(), parts = all_parts();
-  chunks_ = std::clamp<int64_t>(kPartialBytes / (4 * part_units_ * parts), 1,
-                                std::min(boxes, ceil_div(kItems, parts)));
-  boxes_per_chunk_ = ceil_div(boxes, chunks_);
-  chunks_ = ceil_div(boxes, boxes_per_chunk_);
 }
 
 void WinogradWeightsPlan::transform_y(const Part& part, const BoxRange& box, const Footing& down,
