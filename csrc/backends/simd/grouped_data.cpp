@@ -47,13 +47,12 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   banded_ = !pairs_ && suits_bands() && side_.dtype() == out_dtype_;
   scattered_ = suits_scatter() && side_.dtype() == out_dtype_;
   // Bands ask for the next columns: 3x3 of 10 MB, in the third-level cache, takes 0.39 to 1.08 of
-  // the time, as its pages happen to lie, of 5 MB 1.1. Results of 25 MB and more take 1.1 to 1.35
-  // times as long if they ask for these too.
+  // the time, as its pages happen to lie, of 5 MB 1.1.
   const FarBytes& far = far_bytes();
   const double in_bytes = data_bytes(problem, operand_);
   asks_ahead_ = side_.in_place() && in_bytes > (banded_ ? far.writes : far.reads);
   asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > far.writes &&
-                      !(banded_ && in_bytes > far.reads);
+                      !(banded_ && in_bytes > far.most_writes);
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
   if (scattered_) axes_[3].phases = {joined_row_phases()};

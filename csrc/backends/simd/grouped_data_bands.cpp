@@ -67,6 +67,8 @@ void GroupedDataPlan::run_bands(const BoxRange& windows, const Steps& steps, con
   const auto& [sliding, a_tap, a_window, c_window, a_first, c_first] = steps;
   const Sliding& columns = sliding[3];
   const auto band_function = arithmetic_.lane_bands[static_cast<int>(out_dtype_)].at[columns.taps];
+  // Of results too: those of the next rows instead take 1.05 to 1.2 times as long where they are
+  // 10 MB and more; 4 to 16 columns are within 3 % of each other (Zen 4).
   constexpr int64_t kColumnsAhead = 8;
   LaneBand band{};
   band.tap_rows = tap_rows;
@@ -91,6 +93,7 @@ void GroupedDataPlan::run_bands(const BoxRange& windows, const Steps& steps, con
         const int across = 2 * count[2] <= std::min(count[0], most) ? 0 : 2;
         band.a_row = a_window[across];
         band.c_row = c_window[across];
+        band.c_ahead = asks_for_results_ && across == 2 ? kColumnsAhead * band.c_step : 0;
         const bool together = across == 2 && columns.taps == kRowsTogether &&
                               region.taps[2] == kRowsTogether && a_tap[2] == a_window[2];
         band.together = together ? kRowsTogether : 1;
@@ -111,7 +114,6 @@ void GroupedDataPlan::run_bands(const BoxRange& windows, const Steps& steps, con
           int64_t left = count[across];
           for (int64_t piece = ceil_div(left, most); piece > 0; --piece, left -= band.rows) {
             band.rows = left / piece;  // as even as can be
-            band.c_ahead = asks_for_results_ && across == 2 ? band.rows * band.c_row : 0;
             band.a = static_cast<const char*>(row.a) + (taps + offset(u, a_window)) * a_bytes;
             band.c = static_cast<char*>(row.c) + (c_first + offset(u, c_window)) * c_bytes;
             band_function(band);
