@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -116,7 +117,10 @@ def measure(contenders: dict[str, Contender], effort: Effort) -> Times:
         else:
             several.append(name)
     started, rounds = time.perf_counter(), 0
+    shuffled = random.Random(0)
     while several and (rounds < effort.rounds or time.perf_counter() - started < effort.seconds):
+        # Nobody always follows the same one: what that left in the caches differs.
+        shuffled.shuffle(several)
         for name in several:
             # As long a turn for all: calls in a row become faster, and whoever was warmed up first,
             # while new pages were zeroed, would be asked for fewest.
