@@ -196,7 +196,8 @@ void DataPlan::choose_sizes(Growth growth) {
   // channels of 16x56x56 0.95 of the time, channels first 0.88; 32 and 128 are slower (Zen 4).
   constexpr int64_t kRow = 64;
 
-  PerAxis<int64_t> size{1, 1, 1, 1};
+  for (int a = 0; a < kBoxRank; ++a) grid_.extent[a] = axes_[a].windows;
+  PerAxis<int64_t>& size = grid_.size;
   const auto positions = [&](const PerAxis<int64_t>& windows) {
     int64_t product = 1;
     // No turn has more taps than the first.
@@ -260,22 +261,14 @@ void DataPlan::choose_sizes(Growth growth) {
     }
     grow(limit);
   }
-  const auto box_count = [&] {
-    int64_t count = 1;
-    for (int a = 0; a < kBoxRank; ++a) count *= ceil_div(axes_[a].windows, size[a]);
-    return count;
-  };
   // Of as many images as can be; parts of the result's channels are items, too.
   const int64_t least_boxes = growth == Growth::rows ? kItems : kItems / 2;
-  while (box_count() * groups_at_once() < least_boxes && limit > kFewPixels) {
+  while (grid_.boxes() * groups_at_once() < least_boxes && limit > kFewPixels) {
     limit /= 2;
     grow(limit);
   }
-  grid_.size = size;
-  for (int a = 0; a < kBoxRank; ++a) {
-    grid_.extent[a] = axes_[a].windows;
-    for (Turn& turn : turns_) turn.strips[a] = turn.axes[a].strip(size[a], Apart::windows);
-  }
+  for (Turn& turn : turns_)
+    for (int a = 0; a < kBoxRank; ++a) turn.strips[a] = turn.axes[a].strip(size[a], Apart::windows);
   cut_channels(channels);
   cut_result(width, part_lanes);
   tile_list_ = pixels(size);

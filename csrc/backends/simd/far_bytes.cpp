@@ -12,7 +12,8 @@ namespace {
 //   to 2;
 // - reads, 3x3: up to 11 MB 0.9 to 1.0, from 14 MB on 1.05 to 1.3 with 16 lanes (with 8 0.85 to
 //   1.15), 4x4 of stride 2 1.1 to 1.25 of 17 MB;
-// - writes: up to 5 MB 0.9 to 1.0, from 7 MB on 1.05 to 1.6; of bands from 25 MB on 0.75 to 0.9.
+// - writes: up to 5 MB 0.9 to 1.0, from 7 MB on 1.05 to 1.6; of bands, which
+//   asked for those of the next rows, from 25 MB on 0.75 to 0.9.
 constexpr FarBytes kFarBytes{16 << 20, 18 << 20, 12 << 20, 6 << 20, 12 << 20};
 
 // The same for Zen 3 and 4, measured on Zen 4 with 1 MB of second-level cache for each of two

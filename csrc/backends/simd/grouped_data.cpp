@@ -52,7 +52,8 @@ GroupedDataPlan::GroupedDataPlan(const Problem& problem, const Arithmetic& arith
   const double in_bytes = data_bytes(problem, operand_);
   asks_ahead_ = side_.in_place() && in_bytes > (banded_ ? far.writes : far.reads);
   asks_for_results_ = !staged_ && data_bytes(problem, problem.wanted) > far.writes &&
-                      !(banded_ && in_bytes > far.most_writes);
+                      !(banded_ && in_bytes > far.most_writes) &&
+                      (!scattered_ || gains_by_asking());
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   choose_sizes();
   if (scattered_) axes_[3].phases = {joined_row_phases()};

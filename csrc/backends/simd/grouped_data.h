@@ -51,6 +51,7 @@ class GroupedDataPlan : public DirectedPlan {
   bool mixes_dtypes() const;
   bool suits_scatter() const;
   Phase joined_row_phases() const;
+  bool gains_by_asking() const;
   bool overlaps_by_half() const;
   void run_overlapping(const Operands& operands, int64_t part, const BoxRange& box,
                        const char* packed) const;

@@ -18,6 +18,15 @@ bool GroupedDataPlan::suits_scatter() const {
          arithmetic_.lane_scatter[static_cast<int>(problem_.dtype)][0];
 }
 
+// Whether to ask for results. Times of asking for none (float32 and float16, two threads of Zen 4):
+// whose pixels are up to so many bytes apart 0.84 to 1.8, 1.15 in the mean; of others 0.5 to 1.3,
+// 0.85, but from 16 MB on 1.05 to 1.27, of 13 MB 0.81 to 0.95.
+bool GroupedDataPlan::gains_by_asking() const {
+  constexpr int64_t kFewBytes = 640, kManyBytes = 14 << 20;
+  return out_.stride[3] * element_bytes(out_dtype_) <= kFewBytes ||
+         data_bytes(problem_, problem_.wanted) > kManyBytes;
+}
+
 // The phases of the last axis as one: its windows have all taps, and windows of one phase slide
 // pixel by pixel over the operand.
 Phase GroupedDataPlan::joined_row_phases() const {
@@ -33,11 +42,7 @@ void GroupedDataPlan::run_scatter(const BoxRange& windows, const Steps& steps, c
   const Sliding& columns = sliding[3];
   const auto function =
       arithmetic_.lane_scatter[static_cast<int>(out_dtype_)][columns.taps - kMinScatterTaps];
-  // Results whose pixels are up to so many bytes apart are asked for: times of asking for none 0.84
-  // to 1.8, 1.15 in the mean; of others 0.5 to 1.3, 0.85 (float32 and float16, two threads of Zen
-  // 4), but from 16 MB on 1.05 to 1.27, of 13 MB 0.81 to 0.95.
-  constexpr int64_t kColumnsAhead = 8, kFewBytes = 640, kManyBytes = 14 << 20;
-  const bool many = data_bytes(problem_, problem_.wanted) > kManyBytes;
+  constexpr int64_t kColumnsAhead = 8;
   const int64_t c_step = c_window[3] / kScatterStride;  // from one result to the next
   LaneScatter call{};
   call.tap_rows = tap_rows;
@@ -68,8 +73,7 @@ void GroupedDataPlan::run_scatter(const BoxRange& windows, const Steps& steps, c
         const int64_t taps = a_first + region.tap[1] * a_tap[1] + region.tap[2] * a_tap[2];
         if (asks_ahead_ && call.tap_row_count)
           call.a_ahead = tap_rows[call.tap_row_count - 1].a + kColumnsAhead * call.a_step;
-        call.c_ahead =
-            asks_for_results_ && (many || c_step * c_bytes <= kFewBytes) ? c_window[2] : 0;
+        call.c_ahead = asks_for_results_ ? c_window[2] : 0;
         Region lines = region;
         lines.windows.count[3] = 1;
         lines.for_each_line(3, [&](const PerAxis<int64_t>& u) {

@@ -174,7 +174,8 @@ void WinogradWeightsPlan::choose_boxes() {
   }
   grid_.extent = {g.batch, g.axes[0].y, ceil_div(g.axes[1].y, g.axes[1].dilation * per_tile_[2]),
                   ceil_div(g.axes[2].y, g.axes[2].dilation * per_tile_[3])};
-  PerAxis<int64_t> size{1, 1, 1, 1};
+  PerAxis<int64_t>& size = grid_.size;
+  size = {1, 1, 1, 1};
   const auto x_strip = [&](int a) {
     if (a == 0) return strip({Sliding{}}, size[0], Apart::windows);
     const Axis& axis = g.axes[a - 1];
@@ -213,7 +214,6 @@ void WinogradWeightsPlan::choose_boxes() {
         break;
       }
     }
-  grid_.size = size;
   for (int a = 0; a < kBoxRank; ++a) {
     x_strips_[a] = x_strip(a);
     y_strips_[a] = y_strip(a);
