@@ -51,6 +51,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
       (dense &&
        (few_pixels(problem) || becomes_few_channels(problem, avx512) || strides_fold(problem))))
     return backends();
+  if (avx512 && is_zen_4() && problem.geometry.groups == 1)
+    return work >= kTinyFlops && suits_dense_kernels_of_zen_4(problem) ? onednn_first : backends();
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =
       (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||

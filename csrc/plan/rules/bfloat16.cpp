@@ -22,14 +22,12 @@ namespace convtbw {
 //   more, up to 6 taps, 1.35; from 1000 and more, stride 1, 1.1; to up to 3 channels 0.55; all
 //   others 0.75;
 // - wgrad of up to 23 channels on both sides, 1-D and 2-D, 1.3, of few pixels 0.7; others 0.7; rows
-//   of 15 and 16 taps 0.23 to 1.1, of more 0.15 to 0.4; in 2-D from 6 channels and more into up to
-//   8 0.67 to 0.98 (two threads of Zen 4, 20 layers);
+//   of 15 and 16 taps 0.23 to 1.1, of more 0.15 to 0.4;
 // - fprop and dgrad with dilations of 4 and more 0.4 to 1.2, 0.9 in the mean, from or into up to 16
 //   channels 0.75 to 1.35.
 bool suits_bfloat16_kernels(const Problem& p) {
   const Geometry& g = p.geometry;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups != 1) return false;
-  if (is_zen_4() && misses_taps(p)) return true;
   if (!has_channels_last(p)) return false;
   // Slices run one after the other: 1.1 to 1.2 times the time of simd with 7 to 23 MFLOP in each,
   // as long with 230; from 3 channels 0.75.
@@ -39,12 +37,10 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const int64_t pixels = pixels_of_y(g);
   const bool strides = !unit_strides(g);
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  const auto widely_dilated = [](const Axis& axis) { return axis.k > 1 && axis.dilation >= 4; };
   if (p.wanted != Role::w && few > 16 && std::ranges::any_of(g.axes, widely_dilated)) return false;
   const Axis& row = g.axes.back();
   const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
-  const bool more_of_x = g.y_channels <= 8 && g.x_channels >= 6;
   if (p.wanted == Role::y && g.x_channels <= 3 && std::ranges::any_of(g.axes, very_wide))
     return false;
   if (p.wanted == Role::y && g.x_channels < 8 && padded_far(g)) return false;
@@ -55,8 +51,8 @@ bool suits_bfloat16_kernels(const Problem& p) {
     return g.x_channels >= 4 && !(whole_strides && g.x_channels >= 12) &&
            ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
             (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
-  if (taps == 1 && !strides && few >= (is_zen_4() ? 32 : 16)) return true;
-  if (row.k >= 15 || (is_zen_4() && g.rank == 2 && taps > 1 && more_of_x)) return false;
+  if (taps == 1 && !strides && few >= 16) return true;
+  if (row.k >= 15) return false;
   return more < 24 && g.rank < 3 && many_pixels;
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "core/cpu.h"
-#include "core/half_vectors.h"
 #include "core/spread_windows.h"
 #include "core/winograd.h"
 #include "plan/rules/problem_kinds.h"
@@ -36,8 +35,8 @@ bool suits_sequence_kernels(const Problem& p, bool avx512) {
 // Dense problems in 3-D in float32 that are none for Winograd's filtering. Times of simd over
 // oneDNN, AVX-512 kernels of both (AVX2 kernels 0.95 to 1.05, wgrad 0.3 to 0.8), two threads of
 // Zen 4, 210 random layers of 8 to 128 channels:
-// - fprop with strides, channels last, 1.08 to 1.44, once 0.93 (Zen 5 0.15 to 1.05, mostly 0.8
-//   to 1.0); channels first 0.7 to 1.2;
+// - fprop with strides, channels last, 0.15 to 1.05, mostly 0.8 to 1.0 (Zen 5); channels first 0.7
+//   to 1.2;
 // - stride 1 from 16 channels on, k5: fprop and dgrad 1.05 to 1.3; wgrad 1.02 to 1.44, one tap,
 //   channels last, 1.3; dgrad with strides 0.5 to 1.1; all from 8 channels 0.25 to 1.2;
 // - wgrad with strides, channels first, k4 with 16 channels on a side 1.03 to 1.54, else 0.5
@@ -61,8 +60,7 @@ bool suits_volume_kernels(const Problem& p, bool avx512) {
   }
   if (strides) {
     if (few < 8 || !unit_dilations(g)) return false;
-    if (p.wanted == Role::y) return channels_last && !is_zen_5();
-    if (p.wanted == Role::x || !taps_up_to(g, 4)) return false;
+    if (p.wanted != Role::w || !taps_up_to(g, 4)) return false;
     if (channels_last) return few <= 16 && (taps_up_to(g, 2) || !taps_up_to(g, 3));
     return few == 16 && !taps_up_to(g, 3);
   }
@@ -105,13 +103,6 @@ bool long_rows_of_weights(const Geometry& g) {
 
 // Of an image, as of DCGAN's first and last layers: rows of a product of matrices.
 bool one_window(const Geometry& g) { return g.axes[1].y * g.axes[2].y == 1; }
-
-// Whether oneDNN's sums of so many products err more than torch's, and by 1.36 to 2.7 times as much
-// as a blocked gemm's (strides and dilations, AVX-512, Zen 4 and 5).
-bool sums_long(const Geometry& g, int64_t channels) {
-  constexpr int64_t kLongSum = 2048;
-  return g.taps() * channels > kLongSum;
-}
 
 // Of the images for which simd's kernels are better, channels last. Times of simd over oneDNN of
 // several images, fprop and dgrad of 7x7 and 8x8, 5x5 and 7x7, 4 to 32 images, AVX-512 kernels of
@@ -183,10 +174,7 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
 //   0.6 to 0.8); from 1 to 12 channels into 12 to 256, Zen 5, k3 to k7 1.02 to 2 (AVX-512 kernels
 //   1.03 to 3.4; two threads of Zen 3, from 8 0.6 to 1.04, 0.8 in the mean);
 // - channels first, AVX-512 kernels of both, one thread, from 256 channels on 1.2 (AVX2 kernels
-//   0.85 to 1.1); two threads of Zen 4, 150 random layers, from a multiple of 16 channels, with 32
-//   and more on both sides, 5x5, 7x7 and dilations 1.07 to 1.32, with 12 to 28 5x5 and 7x7 1.0
-//   to 1.6; from other numbers 0.8 to 1.0, where a quarter of all taps is absent and more 1.08
-//   to 1.85; of one window 0.25 to 0.5; of Zen 5 with dilations 0.85 to 1.0;
+//   0.85 to 1.1), of Zen 5 with dilations 0.85 to 1.0; of one window 0.25 to 0.5;
 // - up to 256 pixels of images up to 8x8, channels last, AVX2 kernels of both, k3 and k5: 0.55
 //   to 1.04, of more 0.95 to 1.2; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.45 to
 //   0.98, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
@@ -206,9 +194,7 @@ bool suits_dgrad_kernels(const Problem& p, bool avx512) {
   if (small && !one_tap(g) && has_channels_last(p)) return false;
   if (!has_channels_last(p)) {
     if (!avx512 || one_tap(g) || one_window(g)) return false;
-    if (!is_zen_3_or_4()) return few >= 256 && (unit_dilations(g) || !is_zen_5());
-    if (g.y_channels % 16 != 0) return few >= 32 && 4 * rows.y * columns.y < 3 * rows.x * columns.x;
-    return few >= (std::max(rows.k, columns.k) >= 5 ? 12 : 32);
+    return few >= 256 && (unit_dilations(g) || !is_zen_5());
   }
   if (is_zen_3() && g.y_channels >= 4 && g.y_channels <= 12) return false;
   return few >= 16 || (one_tap(g) ? avx512 && few >= 8 : g.x_channels >= 12);
@@ -237,25 +223,20 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 }
 
 // One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
-// Times of simd over oneDNN, two threads of Zen 4, 440 random layers of 16 to 1024 channels:
-// - fprop and dgrad from 24 MB on, AVX2 kernels of both, 0.75 to 1.0 (from 128 channels into 16
-//   and 24 0.53), up to 64 channels 1.03 to 1.35; AVX-512 kernels of both 0.65 to 1.06, fprop into
-//   fewer 1.0, with up to 31 channels on a side 0.8 to 1.2; of 12 to 24 MB 0.8 to 1.3, mostly 1.1
-//   to 1.3 (AVX-512 kernels 1.0 to 1.2);
-// - wgrad from 12 MB on, means: AVX2 kernels of both, images up to 28x28 or into 1024 channels
-//   0.83, others 0.85 to 1.2, 1.02 in the mean (8x56x56, 256 to 64: 1.15); AVX-512 kernels of both,
-//   into as many or more 0.73 to 0.96, into fewer 1.0 to 1.15.
+// Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, 440 random layers of 16 to
+// 1024 channels:
+// - fprop and dgrad from 24 MB on 0.75 to 1.0 (from 128 channels into 16 and 24 0.53), up to 64
+//   channels 1.03 to 1.35; of 12 to 24 MB 0.8 to 1.3, mostly 1.1 to 1.3;
+// - wgrad from 12 MB on, means: images up to 28x28 or into 1024 channels 0.83, others 0.85 to 1.2,
+//   1.02 in the mean (8x56x56, 256 to 64: 1.15).
 bool one_tap_far_away(const Problem& p, bool avx512) {
   constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
   const Geometry& g = p.geometry;
-  if (!is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
+  if (avx512 || !is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
       data_bytes_of_both(p) < (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
     return false;
-  const bool into_fewer = g.y_channels < g.x_channels;
-  if (p.wanted == Role::w)
-    return avx512 ? !into_fewer : g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
+  if (p.wanted == Role::w) return g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (avx512) return few >= 32 && (p.wanted == Role::x || !into_fewer);
   return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }
 
@@ -319,20 +300,16 @@ bool outweighs_winograd(const Problem& p, bool avx512) {
 // Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, fprop and dgrad of 28x28
 // to 200x200, channels last: 8 on both sides 1.13 to 1.4; 16 up to 56x56 0.93 to 0.98, 112x112 1.0,
 // 200x200 1.15; 16 beside 32, 24 and more 0.63 to 0.99. AVX-512 kernels of both: into 16 and 32
-// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05; of Zen 4 from up to 512
-// channels 14x14 0.95 to 1.75, 28x28 from up to 32 1.04 to 1.5, once 0.67, from more 0.5 to 1.08;
-// from 1024 0.25 to 0.9.
+// channels of up to 1600 pixels 0.95 to 1.6, more of either 0.5 to 1.05.
 bool transforms_outweigh(const Problem& p, bool avx512) {
-  constexpr int64_t kLongRow = 160, kFewPixels = 1600, kFewestPixels = 300;
+  constexpr int64_t kLongRow = 160, kFewPixels = 1600;
   const Geometry& g = p.geometry;
   const Axis &rows = g.axes[1], &columns = g.axes[2];
   if (p.wanted == Role::w || g.rank != 2 || !has_channels_last(p) || rows.k != 3 ||
       columns.k != 3 || !unit_strides(g) || !unit_dilations(g))
     return false;
   if (avx512) {
-    const auto [from, into] = p.wanted == Role::y ? std::pair{g.x_channels, g.y_channels}
-                                                  : std::pair{g.y_channels, g.x_channels};
-    if (is_zen_4() && (from >= 1024 || (from > 32 && pixels_of_y(g) > kFewestPixels))) return false;
+    const int64_t into = p.wanted == Role::y ? g.y_channels : g.x_channels;
     return into <= 32 && pixels_of_y(g) <= kFewPixels;
   }
   return std::max(g.x_channels, g.y_channels) <= (columns.y < kLongRow ? 8 : 16);
@@ -389,9 +366,6 @@ bool suits_sequence_kernels_of_intel(const Problem& p) {
 //   strides up to 160 0.27 to 1.0, once 1.14, more 0.85 to 1.16; dgrad of stride 1 up to 160 0.7
 //   to 0.92, more 0.82 to 1.59;
 // - others, channels first, up to 112 pixels 0.62 to 0.93, more 0.69 to 1.23.
-// Two threads of Zen 4, 55 layers, the same in the mean: 0.76, 0.8; 0.67; 0.72, 0.78, 0.74; others,
-// channels first, 0.46 to 1.56, 0.9 in the mean, without a pattern; dgrad whose windows meet little
-// of x together 0.8 to 1.35, 1.15 in the mean (19 to 64 pixels, channels last).
 bool waits_for_weights(const Problem& p) {
   constexpr int64_t kLeastChannels = 24;
   const Geometry& g = p.geometry;
@@ -400,22 +374,8 @@ bool waits_for_weights(const Problem& p) {
   const bool channels_last = has_channels_last(p), fprop = p.wanted == Role::y;
   if (one_tap(g)) return channels_last && pixels <= 256;
   if (fprop && apart(g)) return pixels <= (channels_last ? 600 : 300);
-  if (!channels_last) return is_zen_5() && pixels <= 112;
-  if (!fprop && is_zen_4() && spread(g) >= 2) return false;
+  if (!channels_last) return pixels <= 112;
   return pixels <= (fprop && unit_strides(g) ? 128 : 160);
-}
-
-// dgrad of images whose windows meet little of x together, while most of x misses most taps. Times
-// of simd, which packs weights, over oneDNN, AVX-512 kernels of both, two threads of Zen 4, 28
-// layers of 5x5 to 11x11: 1.04 to 2.4, 1.5 in the mean; of up to 8 channels on a side 0.4 to 1.1,
-// of one window, channels first, 0.3; 3x300 to 5x300 0.01 and 0.7; AVX2 kernels 0.93 to 1.35, 1.1
-// in the mean.
-bool spreads_images(const Problem& p) {
-  constexpr int64_t kMostTaps = 11, kLeastChannels = 12;
-  const Geometry& g = p.geometry;
-  return p.wanted == Role::x && g.rank == 2 && g.taps() >= 25 && taps_up_to(g, kMostTaps) &&
-         std::min(g.x_channels, g.y_channels) >= kLeastChannels && unit_strides(g) &&
-         spread(g) >= 2 && (!one_window(g) || has_channels_last(p));
 }
 
 }  // namespace
@@ -430,14 +390,8 @@ bool few_pixels(const Problem& p) {
   return pixels_of_y(p.geometry) <= (windows_spread(p) ? kFewSpreadPixels : kFewPixels);
 }
 
-// Channels that fill half a vector's lanes: times of simd over oneDNN, AVX-512 kernels of both, two
-// threads of Zen 4, 32 random layers: channels last 0.6 to 0.96, 0.8 in the mean, 7x7 0.75 to 1.4;
-// channels first, of those that oneDNN served before, 0.58 to 1.15.
 bool suits_dense_kernels(const Problem& p, bool avx512) {
   const bool intel = avx512 && is_intel();
-  if (avx512 && is_zen_4() && taps_up_to(p.geometry, 5) && fills_half_vectors(p, lanes_of(avx512)))
-    return false;
-  if (avx512 && is_zen_4() && (spreads_images(p) || misses_taps(p))) return true;
   if (avx512 && !intel && waits_for_weights(p)) return false;
   if (suits_winograd(p, lanes_of(avx512)))
     return outweighs_winograd(p, avx512) || transforms_outweigh(p, avx512) ||

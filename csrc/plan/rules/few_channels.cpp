@@ -117,9 +117,6 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
     if (avx512 && !channels_last && (g.y_channels < 32 || g.y_channels % 16 != 0)) return false;
     return g.y_channels >= 24 || (g.y_channels >= 8 && taps * g.x_channels <= 44);
   }
-  if (avx512 && is_zen_4() && g.axes[0].k == 1 && g.y_channels % 16 != 0 &&
-      (!channels_last || (p.wanted == Role::w && g.y_channels < 16)))
-    return false;
   if (p.wanted == Role::y) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     if (g.rank == 2 || !channels_last) return true;

@@ -27,6 +27,8 @@ inline bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
 }
 
+inline bool widely_dilated(const Axis& axis) { return axis.k > 1 && axis.dilation >= 4; }
+
 // Windows for which oneDNN, with few channels of x, has but products of matrices.
 inline bool very_wide(const Axis& axis) { return (axis.k - 1) * axis.dilation >= 16; }
 
@@ -34,19 +36,11 @@ inline bool very_wide(const Axis& axis) { return (axis.k - 1) * axis.dilation >=
 // few pixels of each (backends/simd/data_sizes.cpp).
 constexpr int64_t kSeveralImages = 4;
 
-// fprop and dgrad of few small images, whose windows miss many taps: oneDNN's kernels multiply none
-// of these, simd's those of a row where there are no other images whose windows miss the same.
-// Times of simd over oneDNN, AVX-512 kernels of both, float32 and bfloat16, two layouts, two
-// threads of Zen 4, of 64 to 128 channels, 7x7 and 9x9 of 12x12 to 20x20: 1 to 3 images 0.9
-// to 1.35, 1.1 in the mean; 4 images and more 0.8 to 1.2, 0.99; 3x3 of 2x2 to 5x5 0.3 to 1.45.
-inline bool misses_taps(const Problem& p) {
-  constexpr int64_t kLeastChannels = 32, kLeastPixels = 300, kLeastTaps = 25, kWidest = 9;
-  constexpr double kMostPresent = 0.8;
-  const Geometry& g = p.geometry;
-  return p.wanted != Role::w && g.rank == 2 && g.batch < kSeveralImages && g.taps() >= kLeastTaps &&
-         taps_up_to(g, kWidest) && unit_strides(g) && unit_dilations(g) &&
-         std::min(g.x_channels, g.y_channels) >= kLeastChannels && pixels_of_y(g) >= kLeastPixels &&
-         present_part(g) < kMostPresent;
+// Whether oneDNN's sums of so many products err more than torch's, and by 1.36 to 2.7 times as much
+// as a blocked gemm's (strides and dilations, AVX-512, Zen 4 and 5).
+inline bool sums_long(const Geometry& g, int64_t channels) {
+  constexpr int64_t kLongSum = 2048;
+  return g.taps() * channels > kLongSum;
 }
 
 // Windows for which oneDNN in bfloat16 has but products of matrices.

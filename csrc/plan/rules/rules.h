@@ -24,6 +24,9 @@ bool suits_apart_kernels(const Problem& p);
 bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
 bool few_pixels(const Problem& p);
 
+// zen_4.cpp, instead of all other rules of dense problems
+bool suits_dense_kernels_of_zen_4(const Problem& p);  // of AVX-512
+
 // passes.cpp, the other way round: which it suits less
 bool reads_gaps(const Problem& p);
 bool bias_outweighs(const Problem& p);
