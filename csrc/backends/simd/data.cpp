@@ -13,6 +13,17 @@
 
 namespace convtbw::simd {
 
+namespace {
+
+// Whether each begins so far behind the one before.
+bool rows_follow(std::span<const int64_t> rows, int64_t step) {
+  for (size_t i = 1; i < rows.size(); ++i)
+    if (rows[i] - rows[i - 1] != step) return false;
+  return true;
+}
+
+}  // namespace
+
 // f(windows, their taps)
 template <class F>
 void DataPlan::for_each_piece(size_t index, const BoxRange& windows, const F& f) const {
@@ -140,8 +151,14 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
     const int64_t even = tiles - pixels % tiles;  // tiles of the least rows; others have one more
     call.a_rows = place.a_rows;
     call.c_rows = place.c_rows;
+    // Stores under a mask are slow: 9 % to 15 % of the time of short sums into 12 and 24 channels
+    // (AVX-512, Zen 4).
+    const int64_t pixel = phase.axes[3]->out_step * place.c_stride[3];
+    const bool may_follow =
+        !staged_ && block.live < width && 2 * block.live >= width && pixel == block.live;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t rows = least + (tile >= even);
+      call.rows_follow = may_follow && rows_follow({call.c_rows, static_cast<size_t>(rows)}, pixel);
       arithmetic_.tiles.gathered[block.vectors][rows](call);
       meanwhile();
       call.a_rows += rows;

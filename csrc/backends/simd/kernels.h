@@ -41,7 +41,7 @@ struct TileCall {
   const Run* runs;
   int64_t run_count;
   void* c;
-  int64_t live;  // lanes of the result; those behind them are neither read nor written
+  int64_t live;  // lanes of the result; those behind them are not read, and are what they were
   Start start = Start::zero;
   const void* bias = nullptr;
   // bf16 or f16: sums are rounded to elements of the result, unless they accumulate. Else the
@@ -51,6 +51,9 @@ struct TileCall {
   // of the result begins at c_rows[i]. Where units are pairs, a_rows count their elements.
   const int64_t *a_rows = nullptr, *c_rows = nullptr;
   bool fetches_result = false;  // its rows may be anywhere in memory, which is asked for them first
+  // Each row of the result begins where the live lanes of the one before end, of which the vectors
+  // miss no more than are live: all rows but the last may be written as whole vectors, in turn.
+  bool rows_follow = false;
   // Adjacent rows: row i of a begins at i and advances by a_step; row i of the result at i * c_row.
   int64_t a_step = 0, b_step = 0, c_row = 0;
   int64_t a_ahead = 0, b_ahead = 0;  // bytes behind each step that are asked of memory meanwhile

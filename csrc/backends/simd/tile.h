@@ -172,7 +172,8 @@ struct Accumulators {
   template <class To, class Row>
   CONVTBW_INLINE void write(const TileCall& call, const Row& row) {
     To* const first = static_cast<To*>(call.c);
-    if (call.live < vectors * kWidth) {
+    const bool part = call.live < vectors * kWidth;
+    if (part && (!call.rows_follow || call.start == Start::accumulate)) {
       To* c[rows];
       Sum all[rows * vectors * kWidth];
 #pragma GCC unroll kUnroll
@@ -194,11 +195,20 @@ struct Accumulators {
       }
     }
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < rows; ++i) {
+    for (int i = 0; i < rows - 1; ++i) {
       To* const c = first + row(i);
 #pragma GCC unroll kUnroll
       for (int j = 0; j < vectors; ++j) store(c + j * kWidth, sums[i][j]);
     }
+    To* const c = first + row(rows - 1);
+    if (part) {
+      Sum last[vectors * kWidth];
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < vectors; ++j) store(last + j * kWidth, sums[rows - 1][j]);
+      return write_part(call, 1, vectors * kWidth, last, &c);
+    }
+#pragma GCC unroll kUnroll
+    for (int j = 0; j < vectors; ++j) store(c + j * kWidth, sums[rows - 1][j]);
   }
 };
 
@@ -210,7 +220,12 @@ void gathered_tile(const TileCall& call) {
 #pragma GCC unroll kUnroll
   for (int i = 0; i < rows; ++i) offsets[i] = call.a_rows[i];
 
-  if (call.fetches_result) {
+  if (call.fetches_result && call.rows_follow) {
+    const char* const c =
+        static_cast<const char*>(call.c) + call.c_rows[0] * element_bytes(call.result);
+    for (int64_t at = 0; at < rows * call.live * element_bytes(call.result); at += 64)
+      __builtin_prefetch(c + at, 1);
+  } else if (call.fetches_result) {
     if (element_bytes(call.result) < int64_t{sizeof(Sum)})
       fetch_result<rows, vectors * kBytes / 2>(call, sizeof(Sum) / 2);
     else
