@@ -49,7 +49,8 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   if (reads_gaps(problem) || bias_outweighs(problem) || one_tap_in_padding(problem) ||
       (dense &&
-       (few_pixels(problem) || becomes_few_channels(problem, avx512) || strides_fold(problem))))
+       (few_pixels(problem) || becomes_few_channels(problem, avx512) || strides_fold(problem) ||
+        (!avx512 && is_zen_3_or_4() && suits_simd_of_avx2(problem)))))
     return backends();
   if (avx512 && is_zen_4() && problem.geometry.groups == 1)
     return work >= kTinyFlops && suits_dense_kernels_of_zen_4(problem) ? onednn_first : backends();

@@ -149,12 +149,9 @@ bool suits_fprop_kernels(const Problem& p, bool avx512) {
   if (small && columns.y <= 4) return false;
   if (avx512 && into_one_vector(p, g.x_channels, g.y_channels)) return true;
   if (small) return false;
-  constexpr int64_t kWidePadding = 10, kShortRow = 14;
+  constexpr int64_t kWidePadding = 10;
   if (avx512 && !(unit_strides(g) && unit_dilations(g)) && sums_long(g, g.x_channels)) return false;
   if (channels_last && !one_tap(g) && columns.y <= longest_short_row(g, avx512)) return false;
-  if (channels_last && !one_tap(g) && !avx512 && is_zen_3_or_4() && columns.y <= kShortRow &&
-      std::min(g.x_channels, g.y_channels) <= 32)
-    return false;
   if (!channels_last && columns.k == 2 * columns.stride && columns.y <= 4) return false;
   if (!channels_last && !unit_dilations(g) && (is_zen_5() || columns.pad >= kWidePadding))
     return false;
@@ -224,18 +221,14 @@ bool suits_wgrad_kernels(const Problem& p, bool avx512) {
 
 // One tap, channels last, of data that lie far away, on CPUs that fetch less of them by themselves.
 // Times of simd over oneDNN, AVX2 kernels of both, two threads of Zen 4, 440 random layers of 16 to
-// 1024 channels:
-// - fprop and dgrad from 24 MB on 0.75 to 1.0 (from 128 channels into 16 and 24 0.53), up to 64
-//   channels 1.03 to 1.35; of 12 to 24 MB 0.8 to 1.3, mostly 1.1 to 1.3;
-// - wgrad from 12 MB on, means: images up to 28x28 or into 1024 channels 0.83, others 0.85 to 1.2,
-//   1.02 in the mean (8x56x56, 256 to 64: 1.15).
+// 1024 channels, fprop and dgrad: from 24 MB on 0.75 to 1.0 (from 128 channels into 16 and 24
+// 0.53), up to 64 channels 1.03 to 1.35; of 12 to 24 MB 0.8 to 1.3, mostly 1.1 to 1.3.
 bool one_tap_far_away(const Problem& p, bool avx512) {
-  constexpr int64_t kFarBytes = 24 << 20, kFarBytesOfWeights = 12 << 20;
+  constexpr int64_t kFarBytes = 24 << 20;
   const Geometry& g = p.geometry;
   if (avx512 || !is_zen_3_or_4() || !one_tap(g) || !has_channels_last(p) ||
-      data_bytes_of_both(p) < (p.wanted == Role::w ? kFarBytesOfWeights : kFarBytes))
+      data_bytes_of_both(p) < kFarBytes || p.wanted == Role::w)
     return false;
-  if (p.wanted == Role::w) return g.axes[1].y * g.axes[2].y <= 28 * 28 || g.y_channels >= 1024;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   return more >= 128 && few >= (p.wanted == Role::y ? 16 : 32);
 }

@@ -107,7 +107,6 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::y && g.rank > 1 && (wide(rows) || wide(columns) || g.y_channels < 8))
     return false;
   if (avx512 && is_intel()) return suits_few_channels_kernels_of_intel(p);
-  if (p.wanted == Role::y && g.rank == 1 && !avx512 && is_zen_4() && taps >= 24) return false;
   if (p.wanted == Role::y && !channels_last && columns.stride <= 2)
     return suits_few_channels_kernels_in_planes(p, avx512);
   if (g.rank == 1) {
@@ -120,18 +119,15 @@ bool suits_few_channels_kernels(const Problem& p, bool avx512) {
   if (p.wanted == Role::y) {
     if (g.y_channels < 16 && (taps * g.x_channels > 64 || (avx512 && !channels_last))) return false;
     if (g.rank == 2 || !channels_last) return true;
-    if (g.x_channels == 1) return !is_zen_3() && (avx512 || taps <= 27);
-    return !is_zen_3() && taps == 27 && rows.stride == 1;
+    if (g.x_channels == 1) return avx512 || taps <= 27;
+    return taps == 27 && rows.stride == 1;
   }
-  if (is_zen_3_or_4() && channels_last && g.rank == 2 && g.batch == 1 && g.x_channels > 1 &&
-      g.y_channels <= 16)
-    return false;
   if (avx512) {
     if (is_zen_5() && g.rank == 2 && !channels_last) return g.y_channels == 16 && taps >= 9;
     return (g.y_channels <= 64 && taps >= 9) || (g.rank == 2 && channels_last && taps <= 16);
   }
   if (rows.dilation > 1 || columns.dilation > 1 || g.rank == 3) return false;
-  if (is_zen_3() && (!channels_last || g.y_channels > (g.x_channels == 1 ? 16 : 8))) return false;
+  if (is_zen_3() && g.y_channels > 16) return false;
   if (channels_last && g.x_channels < 3) return g.x_channels == 1 || taps <= 25;
   return g.x_channels == 3 && (channels_last ? g.y_channels <= 32 : g.y_channels == 8) &&
          taps <= 16;

@@ -32,6 +32,9 @@ bool reads_gaps(const Problem& p);
 bool bias_outweighs(const Problem& p);
 bool one_tap_in_padding(const Problem& p);
 
+// zen_avx2.cpp, as well, of Zen 3 and 4 with AVX2
+bool suits_simd_of_avx2(const Problem& p);
+
 // bfloat16.cpp
 bool suits_bfloat16_kernels(const Problem& p);          // of AVX-512
 bool suits_bfloat16_grouped_kernels(const Problem& p);  // of AVX-512
