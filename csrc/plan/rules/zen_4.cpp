@@ -4,7 +4,7 @@
 // better of both backends by so many per cent in the mean, by these rules (simd alone, rules of
 // other CPUs):
 //                              fprop           dgrad           wgrad
-//   float32, channels last     3.1 (5.0, 4.4)  2.0 (2.2, 2.5)  3.2 (6.3, 4.6)
+//   float32, channels last     3.1 (5.0, 4.4)  2.0 (2.2, 2.5)  3.0 (6.3, 4.6)
 //   float32, channels first    2.9 (3.7, 4.4)  1.7 (1.8, 1.8)  1.4 (1.4, 2.4)
 //   bfloat16, channels last    1.6 (5.1, 3.7)  3.0 (3.5, 6.0)  2.0 (3.6, 4.4)
 //   bfloat16, channels first   2.3             0.8             1.9
