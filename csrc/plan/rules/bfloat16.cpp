@@ -1,4 +1,4 @@
-// Dense problems, and groups, in bfloat16.
+// Dense problems, not on Zen 4 (zen_4.cpp), and groups, in bfloat16.
 #include <algorithm>
 
 #include "core/cpu.h"
@@ -12,8 +12,7 @@ namespace convtbw {
 // first, 1500 of them: wgrad 0.6 in the mean, fprop 0.75, dgrad 0.65, and 1.05 and more in 4, 17
 // and 10 % of the layers, without a pattern):
 // - one tap: fprop 1.1 to 3.8 (into 2 and 3 channels, two threads of Zen 4, 0.44 and 0.56), wgrad
-//   with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to 1.2 (of Zen 4 up to 24 0.7 to
-//   0.8);
+//   with stride 1 from 16 channels on 0.8 to 1.5, mostly 1.05 to 1.2;
 // - fprop from up to 47 channels to 3400 pixels and more 1.35 in the mean, from any to 1000 pixels
 //   and more of a multiple of 16 channels 1.1; to fewer, or up to 3 channels, 0.6 to 1.0; from up
 //   to 3, very wide windows, 0.23, from up to 7 with padding of 16 0.13 to 0.3, once 0.8 (Zen 4);

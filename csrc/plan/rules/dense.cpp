@@ -1,4 +1,4 @@
-// Dense problems in float32.
+// Dense problems in float32, not on Zen 4 with AVX-512 (zen_4.cpp).
 #include <algorithm>
 
 #include "core/cpu.h"
@@ -125,9 +125,8 @@ int64_t longest_short_row(const Geometry& g, bool avx512) {
 // - with few channels of y, which fill no vectors, 0.25 to 0.95 (8 with AVX-512, two threads of Zen
 //   4, from 32 to 512 0.6 to 0.82), of one tap, channels last, 1.2 to 1.5 from 5 channels on;
 // - images up to 8x8, channels last, AVX2 kernels of both, k3 to k5: of 1 to 4 images 0.3 to 0.95,
-//   of 16 0.6 to 1.04; up to 14x14, two threads of Zen 4, 10 layers, up to 32 channels on a side
-//   0.74 to 0.97, more 0.97 and 1.18; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2
-//   to 1.1, 0.7 in the mean, 7x7 and 8x8 0.95 in the mean;
+//   of 16 0.6 to 1.04; AVX-512 kernels of both, two threads of Zen 5, up to 5x5 0.2 to 1.1, 0.7 in
+//   the mean, 7x7 and 8x8 0.95 in the mean;
 // - images up to 8x8, channels first, k4 of stride 2 up to 4x4 0.6 to 0.9, others 0.8 to 1.6;
 //   AVX-512 kernels of both, two threads of Zen 5, 90 random layers: one window 0.19 to 0.52 (of
 //   Zen 4 0.22 to 0.65); k3 to k5 up to 4x4 0.29 to 1.13, 0.6 in the mean, from 5x5 on 0.46

@@ -63,35 +63,29 @@ bool has_few_channels(const Problem& p) {
 }
 
 // Dense problems in float32 with up to three channels of x, whose taps fill vectors only after
-// copies. Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two
-// of Zen 5:
+// copies; not on Zen 4 with AVX-512, and less on Zen 3 and 4 without (zen_4.cpp, zen_avx2.cpp).
+// Times of simd over oneDNN, k3 to k7 into 16 to 64 channels, one thread of Zen 4 and two of Zen 5:
 // - fprop in 2-D 1.1 to 2.9, in 3-D 1.4 to 5; windows wider than 9, and AVX2 kernels of 8 and
 //   9 (two threads of Zen 3 and 4), 0.3 to 1.0, from one channel into 128 up to 1.5; into 8
 //   channels, many taps of two or three 0.65 to 0.85 (AVX-512 kernels, channels first, any taps),
 //   into fewer 0.3 to 0.7; in 3-D, channels last, of two or three channels, with strides or k5,
-//   0.65 to 0.9, and two threads of Zen 3, k3 and k4 of stride 2 into 16 to 96, 0.5 to 1.05, of
-//   Zen 4, AVX2 kernels, from one channel, k4 of stride 2, k5 and k7 0.66 to 0.88;
+//   0.65 to 0.9, AVX2 kernels, from one channel, k4 of stride 2, k5 and k7 0.66 to 0.88;
 // - wgrad, AVX-512 kernels of both, in 2-D 1.05 to 3, from 3 to 64 channels 0.9 to 1.25; in 3-D 1.2
-//   to 8; k2 and more channels of y 0.2 to 0.8; two threads of Zen 4, channels last, k2 into 32
-//   to 128 1.3 to 1.8, k4 of stride 4 1.06 to 1.17; channels first, 1x5x5 to 9x9, strides 1 to 4,
-//   into 6, 24 and 56 0.6 to 0.78 (fprop, strides of 3 and 4, 0.79 to 0.87), into others 0.85
-//   to 1.0, channels last into 12 0.57, of one image into 16 0.7; two threads of Zen 5, in 2-D,
-//   channels first, to 16 channels 1.07 to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to
-//   0.85;
+//   to 8; k2 and more channels of y 0.2 to 0.8; channels last, k2 into 32 to 128 1.3 to 1.8, k4
+//   of stride 4 1.06 to 1.17; two threads of Zen 5, in 2-D, channels first, to 16 channels 1.07
+//   to 1.25, to other multiples 0.8 to 0.95, to others 0.4 to 0.85;
 // - wgrad, AVX2 kernels of both, in 2-D, channels first, 1 and 2 channels 0.2 to 0.5, 3 channels up
 //   to 4x4 1.0 to 1.6, else 0.6 to 1.1; channels last 1 channel 1.1 to 2.4, 2 up to 5x5 1.0 to 1.5;
 //   with dilation 0.7 to 0.9; in 3-D 1 channel, k3, 1.3 to 2.2 on Zen 4 but 0.2 to 0.8 on Zen 5
-//   (k5 0.7, k2 and strides 0.15 to 0.3), 3 channels 0.5 to 1.0; two threads of Zen 3, channels
-//   first 0.5 to 1.0, of Zen 5 from 3 into 8 1.1 to 1.2, into others 0.6 to 1.0; of Zen 3, channels
-//   last, from 1 into 24 and more 0.4 to 1.07, 0.7 in the mean, into 16 0.6 to 1.35; from 3 into 16
-//   to 32 0.55 to 1.1, 0.8 in the mean, into 3 1.5;
+//   (k5 0.7, k2 and strides 0.15 to 0.3), 3 channels 0.5 to 1.0; two threads of Zen 5, channels
+//   first, from 3 into 8 1.1 to 1.2, into others 0.6 to 1.0; of Zen 3, channels last, from 1 into
+//   24 and more 0.4 to 1.07, 0.7 in the mean, into 16 0.6 to 1.35;
 // - wgrad of very wide windows, up to 1x64 and 3x300, two threads of Zen 4, AVX-512 and AVX2
 //   kernels of both, 0.18 to 0.69, 41x11 of stride 2 0.97;
 // - one tap, channels first, 2 to 2 channels 0.06;
 // - 1-D, two threads of Zen 5, k3 to k1024: fprop 1.0 to 4, but into 8 and 16 channels, many taps,
 //   0.6 to 1.0, into 4, channels first, 0.7 to 1.0 (AVX-512 kernels into up to 24 0.7 to 1.1, into
-//   36 and more that are no multiple of 16, with strides, 0.5 to 0.86; AVX2 kernels, two threads
-//   of Zen 4, from one channel, k25 and k39 0.7 to 0.97);
+//   36 and more that are no multiple of 16, with strides, 0.5 to 0.86);
 //   wgrad of 1 to 512 channels, k16 and k20 with strides, channels first, 1.0 to 1.45, all else
 //   0.14 to 1.1.
 bool suits_few_channels_kernels(const Problem& p, bool avx512) {
