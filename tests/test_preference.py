@@ -9,72 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from planner import avx512, intel, onednn_if, served, with_onednn, zen_3, zen_3_or_4, zen_4, zen_5
 
 from torch_ops import backends
 
 pytestmark = pytest.mark.unforced
-CPU = Path("/proc/cpuinfo").read_text()
-intel = "GenuineIntel" in CPU
-zen_3_or_4 = "AuthenticAMD" in CPU and "cpu family\t: 25\n" in CPU
-avx512 = torch.cpu._is_avx512_supported()
-zen_3 = zen_3_or_4 and not avx512
-zen_4 = zen_3_or_4 and avx512
-zen_5 = avx512 and not (intel or zen_3_or_4)
-
-
-def served(
-    op: str,
-    kernel: int,
-    extent: int,
-    channels: int,
-    groups: int = 1,
-    stride: int = 1,
-    dilation: int = 1,
-    axes: int = 2,
-    data_format: str = "NXC",
-    dtype: torch.dtype = torch.float32,
-    batch: int = 2,
-    results: int = 0,  # channels of dst, if not those of src
-    padded: bool = True,
-    more_padding: int = 0,
-    gaps: bool = False,  # NXC: half of the channels of larger tensors
-) -> str:
-    pad = dilation * (kernel - 1) // 2 if padded else 0
-    pad += more_padding
-    result = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-    attributes = {
-        "strides": [stride] * axes, "dilations": [dilation] * axes, "groups": groups,
-        "pads_begin": [pad] * axes, "pads_end": [pad] * axes, "data_format": data_format,
-    }  # fmt: skip
-
-    def data(extent: int, channels: int) -> torch.Tensor:
-        spatial = [extent] * axes
-        shape = [*spatial, channels] if data_format == "NXC" else [channels, *spatial]
-        if gaps:
-            return torch.empty(batch, *spatial, 2 * channels, dtype=dtype)[..., channels:]
-        return torch.empty(batch, *shape, dtype=dtype)
-
-    results = results or channels
-    src, dst = data(extent, channels), data(result, results)
-    weights = torch.empty(*[kernel] * axes, channels // groups, results, dtype=dtype)
-    if op == "convolution":
-        tensors = src, weights
-    elif op.endswith("weights"):
-        tensors = src, dst
-        attributes["weights_shape"] = list(weights.shape)
-    else:
-        tensors = dst, weights
-        attributes["src_shape"] = list(src.shape)
-    return backends.explain(op, *tensors, **attributes).backend
-
-
-def onednn_if(faster: bool) -> str:
-    return "onednn" if faster else "simd"
-
-
-with_onednn = pytest.mark.skipif(
-    "onednn" not in backends.supported(), reason="built without oneDNN"
-)
 
 
 @with_onednn
@@ -82,7 +21,7 @@ with_onednn = pytest.mark.skipif(
 def test_rules_of_avx2() -> None:
     """In a process of its own: the planner's target is the environment's."""
     checks = """
-from test_preference import intel, onednn_if, served, zen_3_or_4
+from planner import intel, onednn_if, served, zen_3_or_4
 long = {"results": 64, "data_format": "NCX", "axes": 1}
 assert served("convolution", 3, 1000, 24, **long) == onednn_if(not zen_3_or_4)
 assert served("convolution", 8, 64, 3, results=64, stride=4) == "simd"
@@ -472,148 +411,6 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served("convolution", 5, 28, 64) == "simd"
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@with_onednn
-@pytest.mark.skipif(zen_4, reason="other rules hold there: test_dense_rules_of_zen_4")
-def test_dense_rules() -> None:
-    """Each rule on one side of its bound, beside those above."""
-    data, weights = "convolution_backward_data", "convolution_backward_weights"
-    assert served("convolution", 1, 64, 8) == "onednn"
-    assert served("convolution", 1, 16, 8, axes=3) == "onednn"
-    assert served("convolution", 5, 28, 64) == "onednn"
-    assert served("convolution", 5, 8, 128, batch=3) == onednn_if(avx512)
-    assert served("convolution", 5, 9, 128, batch=16) == "onednn"
-    assert served("convolution", 3, 32, 192, stride=2, batch=4) == "onednn"
-    assert served("convolution", 1, 18, 128) == "onednn"
-    assert served(data, 5, 8, 128, batch=3) == onednn_if(avx512)
-    assert served(data, 5, 9, 128, batch=16) == "onednn"
-    assert served(weights, 1, 46, 64, results=24) == "simd"
-    assert served(weights, 2, 224, 4, stride=2) == "onednn"
-    assert served("convolution", 1, 56, 64, stride=3, data_format="NCX") == "onednn"
-    assert served("convolution", 1, 1000, 64, stride=2, axes=1) == "onednn"
-    narrow = served("convolution", 3, 1000, 128, axes=1, data_format="NCX")
-    assert narrow == onednn_if(not (intel if avx512 else zen_3))
-    assert served("convolution", 2, 32, 32, stride=2, axes=3) == "simd"
-    wide = {"dilation": 6, "data_format": "NCX"}
-    assert served("convolution", 3, 32, 128, **wide) == onednn_if(avx512 and not zen_5)
-    if not intel:
-        assert served("convolution", 1, 2000, 64, axes=1) == "onednn"
-        assert served("convolution", 4, 32, 64, stride=2, results=16) == "onednn"
-    if avx512 and not intel:
-        first = {"data_format": "NCX"}
-        assert served("convolution", 3, 1000, 64, axes=1, **first) == "simd"
-        assert served(data, 7, 56, 24, results=32, **first) == "simd"
-        assert served("convolution", 4, 8, 64, **first) == "simd"
-        assert served("convolution", 4, 16, 64, **first) == "onednn"
-        many_absent = {"results": 40, "dilation": 2, "padded": False}
-        assert served(data, 7, 56, 32, **many_absent, **first) == "simd"
-        # Few channels.
-        assert served(weights, 2, 128, 3, results=96, stride=2) == "onednn"
-        assert served("convolution", 3, 28, 3, results=64, **first) == "onednn"
-        assert served("convolution", 3, 28, 3, results=40) == "onednn"
-        assert served("convolution", 3, 224, 3, results=64, **first, stride=4) == "onednn"
-        # Volumes.
-        assert served("convolution", 3, 16, 16, stride=2, axes=3) == "simd"
-        assert served("convolution", 5, 12, 16, axes=3) == "onednn"
-        assert served(weights, 5, 12, 16, axes=3) == "onednn"
-        assert served(weights, 2, 16, 16, stride=2, axes=3) == "onednn"
-        assert served(data, 5, 12, 16, axes=3) == "onednn"
-    if torch.cpu._is_avx512_bf16_supported():
-        dense = {"dtype": torch.bfloat16}
-        assert served(data, 3, 64, 12, **dense, stride=2, results=16) == "onednn"
-        assert served(weights, 1, 56, 64, **dense) == "onednn"
-        for channels in (8, 16):
-            assert served(weights, 3, 56, channels, **dense) == "onednn"
-
-
-@with_onednn
-@pytest.mark.skipif(not zen_4, reason="of Zen 4 with AVX-512")
-def test_dense_rules_of_zen_4() -> None:
-    """Each rule of csrc/plan/rules/zen_4.cpp on both sides of its bounds."""
-    data, weights = "convolution_backward_data", "convolution_backward_weights"
-    first = {"data_format": "NCX"}
-    # fprop
-    assert served("convolution", 3, 56, 3, results=32, batch=4) == "onednn"
-    assert served("convolution", 3, 56, 3, results=32, batch=3) == "simd"
-    assert served("convolution", 3, 40, 3, results=32, batch=4) == "simd"
-    assert served("convolution", 3, 56, 3, results=40, batch=4) == "simd"
-    assert served("convolution", 3, 56, 9, results=32, batch=4) == "simd"
-    assert served("convolution", 5, 56, 1, results=18) == "onednn"
-    assert served("convolution", 5, 56, 1, results=19) == "simd"
-    assert served("convolution", 4, 56, 1, results=80) == "onednn"
-    assert served("convolution", 5, 56, 4, results=16) == "onednn"
-    assert served("convolution", 5, 56, 4, results=24) == "simd"
-    assert served("convolution", 3, 28, 5, results=64, **first) == "onednn"
-    assert served("convolution", 3, 32, 5, results=64, **first) == "simd"
-    assert served("convolution", 3, 28, 4, results=64, **first) == "simd"
-    assert served("convolution", 7, 224, 3, results=64, stride=4, **first) == "onednn"
-    assert served("convolution", 7, 224, 3, results=64, stride=2, **first) == "simd"
-    assert served("convolution", 5, 28, 64, **first) == "onednn"
-    assert served("convolution", 5, 48, 64, **first) == "simd"
-    assert served("convolution", 4, 28, 64, **first) == "simd"
-    assert served("convolution", 5, 28, 64, **first, stride=2) == "onednn"
-    assert served("convolution", 5, 28, 96, **first, stride=2) == "simd"  # a long sum
-    assert served("convolution", 5, 28, 64) == "simd"
-    # dgrad
-    assert served(data, 5, 28, 64, **first) == "onednn"
-    assert served(data, 5, 28, 96, **first) == "simd"
-    assert served(data, 5, 28, 64, **first, stride=2) == "simd"
-    assert served(data, 3, 56, 64, results=8) == "onednn"
-    assert served(data, 3, 40, 64, results=8) == "simd"
-    assert served(data, 5, 28, 64) == "onednn"
-    assert served(data, 5, 28, 64, batch=4) == "simd"
-    assert served(data, 5, 28, 128) == "simd"
-    assert served(data, 9, 28, 64) == "simd"
-    # wgrad
-    assert served(weights, 1, 28, 64) == "onednn"
-    assert served(weights, 1, 28, 64, batch=4) == "simd"
-    assert served(weights, 1, 28, 64, **first) == "simd"
-    assert served(weights, 3, 56, 1, results=64) == "onednn"
-    assert served(weights, 5, 56, 1, results=64) == "simd"
-    assert served(weights, 5, 56, 1, results=64, batch=4) == "onednn"
-    assert served(weights, 3, 56, 3, results=64) == "simd"
-    assert served(weights, 4, 56, 3, results=64, batch=4) == "onednn"
-    assert served(weights, 5, 56, 3, results=64, batch=4) == "simd"
-    assert served(weights, 3, 56, 5, results=64, batch=4) == "onednn"
-    assert served(weights, 3, 56, 6, results=64, batch=4) == "simd"
-    assert served(weights, 4, 56, 5, results=64, batch=4) == "simd"
-    assert served(weights, 2, 112, 16, stride=2) == "onednn"
-    assert served(weights, 2, 112, 16, stride=2, batch=1) == "simd"
-    assert served(weights, 2, 112, 16, results=25, stride=2) == "simd"
-    assert served(weights, 3, 32, 11, batch=8) == "onednn"
-    assert served(weights, 3, 56, 11, batch=8) == "simd"
-    assert served(weights, 3, 56, 12, batch=8) == "simd"
-    assert served(weights, 2, 256, 4, results=32, stride=2, batch=1) == "onednn"
-    assert served(weights, 2, 224, 4, results=32, stride=2, batch=1) == "simd"
-    # One tap of many pixels.
-    for channels, backend in ((12, "onednn"), (13, "simd")):
-        for op in ("convolution", weights):
-            assert served(op, 1, 128, channels, batch=4) == backend
-    assert served(data, 1, 128, 14) == "onednn"
-    assert served(data, 1, 128, 8, results=6) == "simd"
-    for op in ("convolution", data, weights):
-        assert served(op, 1, 128, 12, **first) == "simd"
-    # bfloat16
-    half = {"dtype": torch.bfloat16}
-    assert served("convolution", 3, 56, 4, results=24, **half) == "onednn"
-    assert served("convolution", 3, 40, 4, results=24, **half) == "simd"
-    assert served("convolution", 3, 56, 20, **half) == "simd"
-    assert served("convolution", 3, 96, 20, **half) == "onednn"
-    assert served("convolution", 1, 64, 128, results=7, **half) == "simd"
-    assert served("convolution", 1, 64, 128, results=8, **half) == "onednn"
-    assert served("convolution", 1, 128, 56, results=4, **half) == "onednn"
-    assert served(data, 3, 96, 64, results=12, **half) == "onednn"
-    assert served(data, 3, 96, 64, results=11, **half) == "simd"
-    assert served(data, 3, 56, 64, results=12, **half) == "simd"
-    assert served(data, 3, 56, 64, **half) == "onednn"
-    assert served(data, 4, 128, 64, stride=2, **half) == "simd"  # whole strides
-    assert served(data, 3, 128, 64, stride=2, **half) == "onednn"
-    assert served(weights, 3, 56, 1, results=36, **half) == "onednn"
-    assert served(weights, 3, 56, 1, results=37, **half) == "simd"
-    assert served(weights, 1, 56, 64, **half) == "simd"
-    for op in ("convolution", data, weights):
-        assert served(op, 3, 56, 64, dtype=torch.float16) == "simd"
 
 
 @with_onednn

@@ -38,7 +38,6 @@ bool suits_bfloat16_kernels(const Problem& p) {
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
   if (p.wanted != Role::w && few > 16 && std::ranges::any_of(g.axes, widely_dilated)) return false;
   const Axis& row = g.axes.back();
-  const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
   const bool many_pixels = pixels >= 3400, some_pixels = pixels >= 1000;
   if (p.wanted == Role::y && g.x_channels <= 3 && std::ranges::any_of(g.axes, very_wide))
     return false;
@@ -47,7 +46,7 @@ bool suits_bfloat16_kernels(const Problem& p) {
     return g.y_channels >= 4 && (taps == 1 || (many_pixels && g.x_channels < 48) ||
                                  (some_pixels && g.y_channels % 16 == 0));
   if (p.wanted == Role::x)
-    return g.x_channels >= 4 && !(whole_strides && g.x_channels >= 12) &&
+    return g.x_channels >= 4 && !(whole_strides(row) && g.x_channels >= 12) &&
            ((taps <= 6 && many_pixels) || (taps < 49 && g.y_channels < 24) ||
             (taps <= 49 && some_pixels && !strides && g.x_channels >= 12));
   if (taps == 1 && !strides && few >= 16) return true;

@@ -146,11 +146,9 @@ bool becomes_few_channels(const Problem& p, bool avx512) {
 // channels into 4 to 12 1.05 to 1.65, 1.0 to 1.95. Of 1024 pixels 0.6 to 1.1. That is of 2-D; 1-D
 // and 3-D alike (70 layers, two threads of Zen 4: 0.8 to 1.9, 0.95 to 3, wgrad up to 5.8).
 bool suits_narrow_kernels(const Problem& p, bool avx512) {
-  constexpr int64_t kLeastPixels = 4096;
   const Geometry& g = p.geometry;
   const auto [few, more] = std::minmax({g.x_channels, g.y_channels});
-  if (!one_tap(g) || !unit_strides(g) || !has_channels_last(p) || pixels_of_y(g) < kLeastPixels)
-    return false;
+  if (!many_pixels_of_one_tap(p)) return false;
   if (p.wanted == Role::x && g.x_channels >= 4 && g.x_channels < 16 && g.y_channels >= 24)
     return g.y_channels <= 128;
   if (more > 24) return false;

@@ -27,6 +27,16 @@ inline bool unit_dilations(const Geometry& g) {
   return std::ranges::all_of(g.axes, [](const Axis& axis) { return axis.dilation == 1; });
 }
 
+// One tap of stride 1, channels last: products of long rows, where channels are few.
+inline bool many_pixels_of_one_tap(const Problem& p) {
+  constexpr int64_t kManyPixels = 4096;
+  return one_tap(p.geometry) && unit_strides(p.geometry) && has_channels_last(p) &&
+         pixels_of_y(p.geometry) >= kManyPixels;
+}
+
+// Windows that are strides long, so that all phases of a row have as many taps.
+inline bool whole_strides(const Axis& axis) { return axis.stride > 1 && axis.k % axis.stride == 0; }
+
 inline bool widely_dilated(const Axis& axis) { return axis.k > 1 && axis.dilation >= 4; }
 
 // Windows for which oneDNN, with few channels of x, has but products of matrices.

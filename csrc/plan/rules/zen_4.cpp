@@ -39,11 +39,11 @@ bool many_taps(const Geometry& g) { return g.rank == 2 && g.taps() >= 25; }
 // threads of Zen 4, of 64 to 128 channels, 7x7 and 9x9 of 12x12 to 20x20: 1 to 3 images 0.9
 // to 1.35, 1.1 in the mean; 4 images and more 0.8 to 1.2, 0.99; 3x3 of 2x2 to 5x5 0.3 to 1.45.
 bool misses_taps(const Problem& p) {
-  constexpr int64_t kLeastChannels = 32, kLeastPixels = 300, kLeastTaps = 25, kWidest = 9;
+  constexpr int64_t kLeastChannels = 32, kLeastPixels = 300, kWidest = 9;
   constexpr double kMostPresent = 0.8;
   const Geometry& g = p.geometry;
-  return p.wanted != Role::w && g.rank == 2 && g.batch < kSeveralImages && g.taps() >= kLeastTaps &&
-         taps_up_to(g, kWidest) && unit_strides(g) && unit_dilations(g) &&
+  return p.wanted != Role::w && many_taps(g) && !several_images(g) && taps_up_to(g, kWidest) &&
+         unit_strides(g) && unit_dilations(g) &&
          std::min(g.x_channels, g.y_channels) >= kLeastChannels && pixels_of_y(g) >= kLeastPixels &&
          present_part(g) < kMostPresent;
 }
@@ -54,12 +54,9 @@ bool misses_taps(const Problem& p) {
 // - bfloat16, fprop from up to 56 channels 1.7, dgrad of up to 24 on a side 1.7, wgrad of up to 12
 //   on both 2.1.
 bool suits_narrow_pixels(const Problem& p) {
-  constexpr int64_t kManyPixels = 4096;
-  const Geometry& g = p.geometry;
-  const int64_t x = g.x_channels, y = g.y_channels;
+  const int64_t x = p.geometry.x_channels, y = p.geometry.y_channels;
   const auto [few, more] = std::minmax({x, y});
-  if (!one_tap(g) || !unit_strides(g) || !has_channels_last(p) || pixels_of_y(g) < kManyPixels)
-    return false;
+  if (!many_pixels_of_one_tap(p)) return false;
   if (p.wanted == Role::w) return more <= 12;
   if (p.dtype == Dtype::bf16) return p.wanted == Role::y ? x <= 56 : few <= 24;
   return p.wanted == Role::y ? more <= 12 || y == 8 : x <= 14 && (x % 8 != 0 || few > 6);
@@ -162,8 +159,7 @@ bool suits_bfloat16_dgrad(const Problem& p) {
   const Geometry& g = p.geometry;
   const Axis& row = g.axes[2];
   if (suits_bfloat16_image(g) && row.x >= kLeastRow) return true;
-  const bool whole_strides = row.stride > 1 && row.k % row.stride == 0;
-  return std::min(g.x_channels, g.y_channels) >= 12 && !whole_strides &&
+  return std::min(g.x_channels, g.y_channels) >= 12 && !whole_strides(row) &&
          pixels_of_an_image(g) >= kLargeImage && pixels_of_x(g) >= kManyPixels;
 }
 
