@@ -17,7 +17,23 @@ Tensor tensor(const Problem& p, const DataStrides& strides, int64_t Axis::* exte
   return t;
 }
 
-// One row of a box: a source row, or nothing but zeros.
+// Positions t of a comb with begin + t*from_step in a source of so many.
+Range present(const Comb& comb, int64_t begin, int64_t length, int64_t extent) {
+  if (comb.from_step == 1) {  // without divisions
+    const int64_t first = std::clamp<int64_t>(-begin, 0, length);
+    return {first, std::clamp(extent - begin, first, length)};
+  }
+  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
+  const int64_t end = floor_div(extent - 1 - begin, comb.from_step) + 1;
+  return {first, std::clamp(end, first, length)};
+}
+
+// Rows at constant distances: `from_step` elements in the source, `step` rows in the buffer.
+struct Rows {
+  int64_t first, count, step, from_step;
+};
+
+// Rows of a box: source rows, or nothing but zeros.
 class RowPacker {
  public:
   RowPacker(const Packing& packing, const BoxRange& box, const Panel* panels, int64_t panel_count)
@@ -32,39 +48,37 @@ class RowPacker {
         first_(box.begin[3] * packing.strips[3].stride),
         windows_(box.count[3]) {}
 
+  // How many rows are packed together: so many that a call costs little beside its copies, which
+  // read the rows in turn, once for each comb and panel.
+  int64_t most_rows() const {
+    constexpr int64_t kBytes = 16 << 10;
+    int64_t channels = 0;
+    for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
+      channels += panel->channels;
+    return std::max<int64_t>(1, kBytes / (strip_.length * channels * bytes_));
+  }
+
   void zero(char* buffer, int64_t row) const {
     for (const Comb& comb : strip_.combs) clear(buffer, row, comb, 0, comb.length(windows_));
     if (packing_.last_window)
       clear(buffer, row, *packing_.last_window, 0, packing_.last_window->extra + 1);
   }
 
-  // `from`: position 0 of the source row, first channel; `to`: position 0 of the buffer's row in a
-  // panel without offset.
-  void pack(const char* from, char* buffer, int64_t row) const {
-    if (packing_.deals) return deal(from, buffer, row);
+  // `from`: position 0 of the first source row, first channel.
+  void pack(const char* from, char* buffer, const Rows& rows) const {
+    if (packing_.deals) return deal(from, buffer, rows);
     for (const Comb& comb : strip_.combs)
-      pack(from, buffer, row, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
+      pack(from, buffer, rows, comb, first_ + comb.from, comb.length(windows_), packing_.pair_step);
     if (packing_.last_window && windows_ % 2) {
       const Comb& comb = *packing_.last_window;
-      pack(from, buffer, row, comb, first_ + (windows_ - 1) * strip_.stride + comb.from,
+      pack(from, buffer, rows, comb, first_ + (windows_ - 1) * strip_.stride + comb.from,
            comb.extra + 1, std::numeric_limits<int64_t>::max() / 2);
     }
   }
 
  private:
-  // Positions t of a comb with from + t*from_step + shift inside the source.
-  Range present(const Comb& comb, int64_t begin, int64_t length) const {
-    if (comb.from_step == 1) {  // without divisions
-      const int64_t first = std::clamp<int64_t>(-begin, 0, length);
-      return {first, std::clamp(tensor_.extent[3] - begin, first, length)};
-    }
-    const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
-    const int64_t end = floor_div(tensor_.extent[3] - 1 - begin, comb.from_step) + 1;
-    return {first, std::clamp(end, first, length)};
-  }
-
   // Windows that are inside the source as a whole are read as they lie.
-  void deal(const char* from, char* buffer, int64_t row) const {
+  void deal(const char* from, char* buffer, const Rows& rows) const {
     const Comb& comb = strip_.combs.front();
     const auto taps = std::ssize(strip_.combs);
     const int64_t begin = first_ + comb.from;
@@ -73,7 +87,7 @@ class RowPacker {
     const auto apart = [&](int64_t window, int64_t count) {
       for (Comb tap : strip_.combs) {
         tap.to += window;
-        pack(from, buffer, row, tap, first_ + tap.from + window * taps, count, 0);
+        pack(from, buffer, rows, tap, first_ + tap.from + window * taps, count, 0);
       }
     };
     if (first > 0) apart(0, first);
@@ -82,17 +96,31 @@ class RowPacker {
         copy_(
             {from + ((begin + first * taps) * tensor_.stride[3] + panel->first * tensor_.channel) *
                         bytes_,
-             tensor_.stride[3], tensor_.channel,
-             row_of(*panel, buffer, row) + (comb.to + first) * panel->position * unit_,
-             panel->position, panel->channel, (end - first) * taps, panel->channels, panel->zeros,
-             1, 0, 0, Halves::both, 0, false, taps,
-             (strip_.combs[1].to - comb.to) * panel->position});
+             tensor_.stride[3],
+             tensor_.channel,
+             row_of(*panel, buffer, rows.first) + (comb.to + first) * panel->position * unit_,
+             panel->position,
+             panel->channel,
+             (end - first) * taps,
+             panel->channels,
+             panel->zeros,
+             1,
+             0,
+             0,
+             Halves::both,
+             0,
+             false,
+             taps,
+             (strip_.combs[1].to - comb.to) * panel->position,
+             rows.count,
+             rows.from_step,
+             rows.step * panel->row});
     if (end < windows_) apart(end, windows_ - end);
   }
 
   // `begin`: the source position of the comb's first position; `pair_step`: beyond the source where
   // there are no second elements.
-  void pack(const char* from, char* buffer, int64_t row, const Comb& comb, int64_t begin,
+  void pack(const char* from, char* buffer, const Rows& rows, const Comb& comb, int64_t begin,
             int64_t length, int64_t pair_step) const {
     const auto part = [&](int64_t first, int64_t end, Halves halves) {
       if (first >= end) return;
@@ -103,27 +131,29 @@ class RowPacker {
                      panel->first * tensor_.channel) *
                         bytes_,
              comb.from_step * tensor_.stride[3],
-             row_of(*panel, buffer, row) +
+             row_of(*panel, buffer, rows.first) +
                  (comb.to + first * comb.to_step) * panel->position * unit_,
-             comb.to_step * panel->position, end - first, halves);
+             comb.to_step * panel->position, end - first, halves, rows);
         panel += alike;
       }
     };
-    const Range here = present(comb, begin, length);
+    const Range here = present(comb, begin, length, tensor_.extent[3]);
     if (packing_.pairing != Pairing::positions) {
-      clear(buffer, row, comb, 0, here.begin);
+      clear(buffer, rows, comb, 0, here.begin);
       part(here.begin, here.end, Halves::both);
-      clear(buffer, row, comb, here.end, length);
+      clear(buffer, rows, comb, here.end, length);
       return;
     }
     // Second elements begin and end to be there before the first ones do.
-    const Range second = present(comb, begin + pair_step, length);
+    const Range second = present(comb, begin + pair_step, length, tensor_.extent[3]);
     const int64_t begin_both = std::max(here.begin, second.begin);
     const int64_t end_both = std::max(begin_both, std::min(here.end, second.end));
-    clear(buffer, row, comb, 0, length);
+    clear(buffer, rows, comb, 0, second.begin);
     part(second.begin, std::min(second.end, here.begin), Halves::second);
-    part(begin_both, std::min(end_both, here.end), Halves::both);
+    clear(buffer, rows, comb, second.end, here.begin);
+    part(begin_both, end_both, Halves::both);
     part(std::max(here.begin, second.end), here.end, Halves::first);
+    clear(buffer, rows, comb, here.end, length);
   }
 
   // How many panels, from this one on, differ by their place alone.
@@ -137,6 +167,11 @@ class RowPacker {
 
   char* row_of(const Panel& panel, char* buffer, int64_t row) const {
     return buffer + (panel.offset + row * panel.row) * unit_;
+  }
+
+  void clear(char* buffer, const Rows& rows, const Comb& comb, int64_t begin, int64_t end) const {
+    for (int64_t i = 0; begin < end && i < rows.count; ++i)
+      clear(buffer, rows.first + i * rows.step, comb, begin, end);
   }
 
   void clear(char* buffer, int64_t row, const Comb& comb, int64_t begin, int64_t end) const {
@@ -169,7 +204,7 @@ class RowPacker {
   }
 
   void copy(const Panel& panel, int64_t panels, const char* from, int64_t from_position, char* to,
-            int64_t to_position, int64_t positions, Halves halves) const {
+            int64_t to_position, int64_t positions, Halves halves, const Rows& rows) const {
     Copy call{from,
               from_position,
               tensor_.channel,
@@ -184,6 +219,9 @@ class RowPacker {
               panels > 1 ? (&panel)[1].offset - panel.offset : 0,
               halves,
               packing_.pair_step * tensor_.stride[3]};
+    call.times = rows.count;
+    call.from_time = rows.from_step;
+    call.to_time = rows.step * panel.row;
     if (packing_.pairing == Pairing::channels) {
       call.columns = units(panel);
       call.from_column *= 2;
@@ -305,19 +343,27 @@ void pack_rows(const Packing& packing, const void* data, const BoxRange& box, co
         f(comb.to + t * comb.to_step, source >= 0 && source < tensor.extent[a] ? source : -1);
       }
   };
+  const int64_t most_rows = packer.most_rows();
   positions(0, [&](int64_t to0, int64_t from0) {
     positions(1, [&](int64_t to1, int64_t from1) {
-      positions(2, [&](int64_t to2, int64_t from2) {
-        const int64_t row = (to0 * packing.strips[1].length + to1) * packing.strips[2].length + to2;
-        const bool present = from0 >= 0 && from1 >= 0 && from2 >= 0;
-        const int64_t offset =
-            from0 * tensor.stride[0] + from1 * tensor.stride[1] + from2 * tensor.stride[2];
-        if (present)
+      const Strip& strip = packing.strips[2];
+      const int64_t first_row = (to0 * packing.strips[1].length + to1) * strip.length;
+      const bool plane_present = from0 >= 0 && from1 >= 0;
+      for (const Comb& comb : strip.combs) {
+        const int64_t begin = box.begin[2] * strip.stride + comb.from;
+        const int64_t length = comb.length(box.count[2]);
+        const Range here = plane_present ? present(comb, begin, length, tensor.extent[2]) : Range{};
+        const auto row = [&](int64_t t) { return first_row + comb.to + t * comb.to_step; };
+        for (int64_t t = 0; t < length; ++t)
+          if (t < here.begin || t >= here.end) packer.zero(static_cast<char*>(buffer), row(t));
+        for (int64_t t = here.begin; t < here.end; t += most_rows) {
+          const int64_t offset = from0 * tensor.stride[0] + from1 * tensor.stride[1] +
+                                 (begin + t * comb.from_step) * tensor.stride[2];
           packer.pack(static_cast<const char*>(data) + offset * bytes, static_cast<char*>(buffer),
-                      row);
-        else
-          packer.zero(static_cast<char*>(buffer), row);
-      });
+                      {row(t), std::min(most_rows, here.end - t), comb.to_step,
+                       comb.from_step * tensor.stride[2]});
+        }
+      }
     });
   });
 }

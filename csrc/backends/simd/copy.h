@@ -119,6 +119,27 @@ struct SplitPairs {
   }
 };
 
+// Every second pair whose halves lie apart.
+struct EverySecondPair {
+  using Unit = uint32_t;
+  static constexpr int kElements = 2;
+
+  const bfloat16* p;
+  int64_t second;
+
+  CONVTBW_INLINE EverySecondPair at(int64_t offset) const { return {p + offset, second}; }
+  // A word holds the element before a second one, which may be the first one's neighbour: nothing
+  // is read behind the last one that counts.
+  CONVTBW_INLINE Words all() const {
+    const Words firsts = *reinterpret_cast<const WordsOfShorts*>(p);
+    const Words seconds = *reinterpret_cast<const WordsOfShorts*>(p + second - 1);
+    return (firsts & 0xffff) | (seconds & 0xffff0000);
+  }
+  CONVTBW_INLINE Words some(int64_t count) const {
+    return SplitPairs<Halves::both>{p, second}.gather(2, count);
+  }
+};
+
 // Pairs of neighbours.
 struct AdjacentPairs {
   using Unit = uint32_t;
@@ -191,7 +212,7 @@ CONVTBW_INLINE void prefetch(const Copy& c, From from) {
 
 // Columns are contiguous on both sides.
 template <class From, class To>
-void copy_rows(const Copy& c, From from) {
+__attribute__((noinline)) void copy_rows(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
   To* to = static_cast<To*>(c.to);
   int64_t row = 0;
@@ -331,10 +352,22 @@ CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
   return lanes_of<at>(lines);
 }
 
-constexpr int kMostInTurn = 4;
-
-// Up to so many columns side by side. As blocks that are mostly empty, fprop of so many channels
+// Up to so many columns side by side. As blocks that are mostly empty, fprop of up to 4 channels
 // took 1.3 to 1.9 times as long with 16 lanes, 1.05 to 1.4 with 8 (Zen 5).
+#if defined(__AVX512F__)
+constexpr int kMostInTurn = 6;
+#else
+constexpr int kMostInTurn = 4;
+#endif
+
+// Calls f with the constant that `count` is. Whether it is one of 1 to kMostInTurn.
+template <class F>
+CONVTBW_INLINE bool with_few(int64_t count, F f) {
+  return [&]<int... before>(std::integer_sequence<int, before...>) __attribute__((always_inline)) {
+    return ((count == before + 1 && (f(std::integral_constant<int, before + 1>{}), true)) || ...);
+  }(std::make_integer_sequence<int, kMostInTurn>());
+}
+
 template <int columns, class From, class To>
 void copy_in_turn(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
@@ -358,14 +391,8 @@ void copy_in_turn(const Copy& c, From from) {
 // Whether there were as few columns.
 template <class From, class To>
 bool copy_few_in_turn(const Copy& c, From from) {
-  if (c.to_row != c.columns || c.zeros || c.rows < kLanes<typename From::Unit> ||
-      c.columns > kMostInTurn)
-    return false;
-  if (c.columns == 1) copy_in_turn<1, From, To>(c, from);
-  if (c.columns == 2) copy_in_turn<2, From, To>(c, from);
-  if (c.columns == 3) copy_in_turn<3, From, To>(c, from);
-  if (c.columns == 4) copy_in_turn<4, From, To>(c, from);
-  return true;
+  if (c.to_row != c.columns || c.zeros || c.rows < kLanes<typename From::Unit>) return false;
+  return with_few(c.columns, [&](auto columns) { copy_in_turn<columns, From, To>(c, from); });
 }
 
 // The reverse: so many rows, whose elements are dealt from one run.
@@ -392,12 +419,9 @@ void copy_out_of_turn(const Copy& c, From from) {
 template <class From, class To>
 bool copy_few_out_of_turn(const Copy& c, From from) {
   if (From::kElements > 1 || c.from_column != c.rows || c.odd ||
-      c.columns < kLanes<typename From::Unit> || c.rows > kMostInTurn)
+      c.columns < kLanes<typename From::Unit> || c.rows < 2)
     return false;
-  if (c.rows == 2) copy_out_of_turn<2, From, To>(c, from);
-  if (c.rows == 3) copy_out_of_turn<3, From, To>(c, from);
-  if (c.rows == 4) copy_out_of_turn<4, From, To>(c, from);
-  return c.rows > 1;
+  return with_few(c.rows, [&](auto rows) { copy_out_of_turn<rows, From, To>(c, from); });
 }
 
 // The lower halves of all words, and the upper ones.
@@ -453,7 +477,7 @@ CONVTBW_INLINE void copy_paired_blocks(const Copy& c, Halfwords from) {
 // a multiple of the cache's size apart, as the planes of images do. The inner loop follows
 // whichever tensor has its lines further apart.
 template <bool dealt, class From, class To>
-void copy_transposed(const Copy& c, From from) {
+__attribute__((noinline)) void copy_transposed(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>, line = 64 / sizeof(typename From::Unit);
   if constexpr (std::is_same_v<From, Halfwords> && !dealt) {
     if (copy_few_in_turn<ManyHalfwords, uint16_t>(c, {from.p})) return;
@@ -499,6 +523,12 @@ bool copy_every_second(const Copy& c, Elements<Element> from) {
   copy_turning<EverySecond<Element>, To>(c, {from.p});
   return true;
 }
+template <class To>
+bool copy_every_second(const Copy& c, SplitPairs<Halves::both> from) {
+  if (c.to_column != 1 || c.from_row != 2 || c.second < 1 || c.odd) return false;
+  copy_turning<EverySecondPair, To>(c, {from.p, from.second});
+  return true;
+}
 template <class To, class From>
 bool copy_every_second(const Copy&, From) {
   return false;
@@ -506,7 +536,7 @@ bool copy_every_second(const Copy&, From) {
 
 // Any strides: gathers a vector's worth, converts, and scatters it.
 template <class From, class To>
-void copy_elements(const Copy& c, From from) {
+__attribute__((noinline)) void copy_elements(const Copy& c, From from) {
   constexpr int n = kLanes<typename From::Unit>;
   To* to = static_cast<To*>(c.to);
   for (int64_t row = 0; row < c.rows; ++row, to += c.to_row, from = from.at(c.from_row)) {
@@ -533,31 +563,41 @@ CONVTBW_INLINE Copy turned(Copy c) {
 }
 
 template <class From, class To>
+CONVTBW_INLINE void copy_panel(const Copy& c, From from) {
+  if (c.to_column == 1 && c.from_row == From::kElements)
+    copy_turning<From, To>(c, from);
+  else if (!copy_every_second<To>(c, from))
+    copy_elements<From, To>(c, from);
+}
+
+template <class From, class To>
 void copy(Copy c, From from) {
   constexpr int64_t unit = From::kElements;
-  if (c.to_column == 1 && c.from_column == unit) {
-    // One long row. Not of odd pairs: what follows each row is another tensor's, and may be NaN.
-    if (!c.zeros && !c.odd && c.panels == 1 && c.from_row == c.columns * unit &&
-        c.to_row == c.columns) {
-      c.columns *= c.rows;
-      c.rows = 1;
-    }
-    copy_rows<From, To>(c, from);
-    return;
-  }
   // Contiguous columns in the destination; or else the longer side.
   const bool turn = c.to_row == 1 || (c.to_column != 1 && c.rows > c.columns);
   if (!c.zeros && turn && c.to_column != 1) c = turned(c);
-  for (int64_t panel = 0; panel < c.panels; ++panel) {
-    if (c.to_column == 1 && c.from_column == unit)
-      copy_rows<From, To>(c, from);
-    else if (c.to_column == 1 && c.from_row == unit)
-      copy_turning<From, To>(c, from);
-    else if (!copy_every_second<To>(c, from))
-      copy_elements<From, To>(c, from);
-    from = from.at(c.from_panel);
-    c.to = static_cast<To*>(c.to) + c.to_panel;
+  const bool rows = c.to_column == 1 && c.from_column == unit;
+  // Rows that follow each other are one. Not of odd pairs: what follows each row is another
+  // tensor's, and may be NaN.
+  if (rows && !c.zeros && !c.odd && c.panels == 1 && c.from_row == c.columns * unit &&
+      c.to_row == c.columns) {
+    c.columns *= c.rows;
+    c.rows = c.times;
+    c.from_row = c.from_time;
+    c.to_row = c.to_time;
+    c.times = 1;
   }
+  char* const to = static_cast<char*>(c.to);
+  const int64_t panels = rows ? 1 : c.panels;  // those of rows are copied together
+  for (int64_t time = 0; time < c.times; ++time)
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      c.to = to + (time * c.to_time + panel * c.to_panel) * int64_t{sizeof(To)};
+      const From source = from.at(time * c.from_time + panel * c.from_panel);
+      if (rows)
+        copy_rows<From, To>(c, source);
+      else
+        copy_panel<From, To>(c, source);
+    }
 }
 
 template <class Element, class To>

@@ -118,9 +118,7 @@ class FewChannelsPlan : public DirectedPlan {
   Comb columns_;          // joined taps: the positions that a row has sums for
   bool trimmed_ = false;  // whole rows lie in the buffer without padding
   bool interleaved_;      // the stage holds all phases of the last axis, or one after the other
-  bool channels_last_;    // in the stage
   int64_t stage_positions_;
-  int64_t stage_channel_, stage_position_;  // units from one to the next
   int64_t buffer_units_, sums_units_, stage_units_;
   int64_t most_runs_ = 0, most_parts_ = 0;  // of a group
   int64_t local_bytes_;                     // of a thread
@@ -218,12 +216,9 @@ void FewChannelsPlan::choose_sizes() {
     }
   }
   buffer_units_ = rows * in_units_ * plane_;
-  channels_last_ = out_.channel < out_.stride[3];
   interleaved_ = axes_[3].step <= kStagePositions;
   stage_positions_ = size[3] * (interleaved_ ? axes_[3].step : 1);
   stage_pitch_ = whole_lines(stage_positions_ + lanes);
-  stage_channel_ = channels_last_ ? 1 : stage_pitch_;
-  stage_position_ = channels_last_ ? out_channels_ : 1;
   stage_units_ = out_channels_ * stage_pitch_ + whole_lines(out_channels_);
 }
 
@@ -455,34 +450,23 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
   else
     std::memset(starts, 0, out_channels_ * unit());
   ShiftedSum sum{};
-  // The stage holds one row of the result, in the result's order.
+  // The stage holds one row of the result, as planes: [channel][position].
   const PhasedAxis& axis = axes_[3];
-  const auto stage_at = [&](int64_t c, int64_t position) {
-    return stage + (c * stage_channel_ + position * stage_position_) * unit();
-  };
   // `position` counts from the box's first.
   const auto add = [&](const char* from, int64_t position, int64_t step, int64_t count) {
-    sum.to_step = step * stage_position_;
+    sum.to_step = step;
     sum.count = count;
     for (int64_t c = 0; c < out_channels_; ++c) {
       sum.from = from + c * sums_pitch_ * unit();
       sum.start = starts + c * unit();
-      sum.to = stage_at(c, position);
+      sum.to = stage + (c * stage_pitch_ + position) * unit();
       arithmetic_.shifted_sum(sum);
     }
   };
   const auto finish = [&](const PerAxis<int64_t>& p, int64_t position, int64_t step,
                           int64_t count) {
-    Copy copy{stage_at(0, position), stage_channel_,
-              stage_position_,       out + offset(p, out_.stride) * bytes,
-              out_.channel,          step * out_.stride[3],
-              out_channels_,         count};
-    if (channels_last_) {
-      std::swap(copy.from_row, copy.from_column);
-      std::swap(copy.to_row, copy.to_column);
-      std::swap(copy.rows, copy.columns);
-    }
-    unpack(copy);
+    unpack({stage + position * unit(), stage_pitch_, 1, out + offset(p, out_.stride) * bytes,
+            out_.channel, step * out_.stride[3], out_channels_, count});
   };
   const BoxRange positions = positions_of(box, axes_, out_);
   if (!complete_) {

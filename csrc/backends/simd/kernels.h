@@ -427,7 +427,8 @@ struct PlaneCopy {
 
 // A sum of rows, each shifted against the one before:
 //   to[i*to_step] = [the same, or] start + sum over rows r of  from[r*step + i],  i < count
-// Reads whole vectors, and writes them where results are neighbours.
+// Reads whole vectors, and writes them where results are neighbours or every second one; what lies
+// between these is kept.
 struct ShiftedSum {
   const void* from;
   int64_t step, rows;
@@ -470,6 +471,8 @@ struct Copy {
   // Where rows are neighbours in the source and columns in the destination, rows may be dealt in
   // turn to so many places: row i goes to place i % deal there, as its row i / deal.
   int64_t deal = 1, to_deal = 0;
+  // So many times, each so far behind the one before: all of the above.
+  int64_t times = 1, from_time = 0, to_time = 0;
 };
 
 using CopyFunction = void (*)(const Copy&);

@@ -8,6 +8,26 @@
 namespace convtbw::simd::CONVTBW_TARGET {
 namespace {
 
+// Adds or writes every second place, or so many times a vector; others keep what they hold. One by
+// one, transposed windows of stride 2 took 1.1 to 1.3 times as long.
+template <int vectors, class T>
+CONVTBW_INLINE void store_every_second(T* to, const Vector<T> (&sums)[vectors], bool accumulate) {
+  constexpr int n = kLanes<T>;
+  constexpr auto lower = [](int lanes, int lane) { return lane % 2 ? lane : lanes + lane / 2; };
+  constexpr auto every_second = [](int lanes, int lane) { return lane % 2 ? lane : lanes + lane; };
+  constexpr auto upper = [](int lanes, int lane) {
+    return lane % 2 ? lane : lanes + lanes / 2 + lane / 2;
+  };
+#pragma GCC unroll kUnroll
+  for (int v = 0; v < vectors; ++v, to += 2 * n) {
+    const Vector<T> before = load(to), behind = load(to + n);
+    const Vector<T> first = shuffle<lower>(before, sums[v]),
+                    second = shuffle<upper>(behind, sums[v]);
+    store(to, accumulate ? shuffle<every_second>(before, before + first) : first);
+    store(to + n, accumulate ? shuffle<every_second>(behind, behind + second) : second);
+  }
+}
+
 template <int vectors, class T>
 CONVTBW_INLINE void shifted_sum_of(const ShiftedSum& call, int64_t first) {
   constexpr int n = kLanes<T>;
@@ -26,10 +46,13 @@ CONVTBW_INLINE void shifted_sum_of(const ShiftedSum& call, int64_t first) {
       store(to + v * n, call.accumulate ? load(to + v * n) + sums[v] : sums[v]);
     return;
   }
+  const int64_t left = call.count - first;
+  if (call.to_step == 2 && left >= vectors * n)
+    return store_every_second<vectors>(to, sums, call.accumulate);
   T some[vectors * n];
 #pragma GCC unroll kUnroll
   for (int v = 0; v < vectors; ++v) store(some + v * n, sums[v]);
-  const int64_t left = call.count - first, count = left < vectors * n ? left : vectors * n;
+  const int64_t count = left < vectors * n ? left : vectors * n;
   for (int64_t i = 0; i < count; ++i)
     to[i * call.to_step] = call.accumulate ? to[i * call.to_step] + some[i] : some[i];
 }
