@@ -172,6 +172,11 @@ void WeightsPlan::choose_sizes() {
   const int64_t pixels = pixels_of_y(g);
   const int64_t least = row_taps_ >= 9 && pixels > 256 ? 128 : 256;
   int64_t limit = row_taps_ == 1 ? 256 : pixels <= 1024 ? 1024 : 512;
+  // Of joined taps there is little to sum, so that packing counts, and where boxes meet x is packed
+  // twice: 0.94 of the time on average (780 weights gradients of 160 layers, Zen 4).
+  const int64_t y_channels = lanes_on_y_ ? blocks * block_lanes : panels * pitch_;
+  if (joined_ && row_taps_ > 1)
+    limit = std::clamp<int64_t>(kBufferBytes / (y_channels * unit()), limit, 2048);
   const PerAxis<int64_t> extent{g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
     int64_t product = 1;
@@ -203,9 +208,9 @@ void WeightsPlan::choose_sizes() {
     return size;
   };
   const auto large = [&] {
-    const int64_t y_channels = lanes_on_y_ ? part_blocks * block_lanes : part_panels * pitch_;
+    const int64_t part_channels = lanes_on_y_ ? part_blocks * block_lanes : part_panels * pitch_;
     return (grid_.boxes() > 1 && part_bytes() > kSumBytes) ||
-           y_channels * std::min(limit, pixels) * unit() > kBufferBytes;
+           part_channels * std::min(limit, pixels) * unit() > kBufferBytes;
   };
   // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
   // the same pixels several times: only while that costs little (a copied element costs about as
