@@ -183,6 +183,11 @@ CONVTBW_INLINE void store(uint16_t* p, WideShorts v) { *reinterpret_cast<WideSho
 // A NaN stays one: in sums of bfloat16 it is the default NaN or an operand's payload, whose lower
 // half is zero, so that rounding carries nothing. Other payloads cost 3 instructions more of 8.
 CONVTBW_INLINE void store(bfloat16* p, Floats v) {
+#if defined(__AVX512BF16__)
+  // Takes denormals for zeros, as the products have done before.
+  const __m256bh halves = _mm512_cvtneps_pbh(v);
+  *reinterpret_cast<__m256i_u*>(p) = reinterpret_cast<const __m256i&>(halves);
+#else
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = bits + (bits >> 16 & 1) + 0x7fff;
   // The upper halves, without a shift.
@@ -199,6 +204,7 @@ CONVTBW_INLINE void store(bfloat16* p, Floats v) {
       _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0b1000));
 #else
   *reinterpret_cast<Shorts*>(p) = narrow(rounded >> 16);
+#endif
 #endif
 }
 
