@@ -57,7 +57,8 @@ class RowPacker {
     int64_t channels = 0;
     for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
       channels += panel->channels;
-    return std::max<int64_t>(1, kBytes / (strip_.length * channels * bytes_));
+    const int64_t bytes = strip_.length * channels * bytes_;  // none if no tap meets the source
+    return std::max<int64_t>(1, kBytes / std::max<int64_t>(1, bytes));
   }
 
   void zero(char* buffer, int64_t row) const {
