@@ -17,17 +17,6 @@ Tensor tensor(const Problem& p, const DataStrides& strides, int64_t Axis::* exte
   return t;
 }
 
-// Positions t of a comb with begin + t*from_step in a source of so many.
-Range present(const Comb& comb, int64_t begin, int64_t length, int64_t extent) {
-  if (comb.from_step == 1) {  // without divisions
-    const int64_t first = std::clamp<int64_t>(-begin, 0, length);
-    return {first, std::clamp(extent - begin, first, length)};
-  }
-  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
-  const int64_t end = floor_div(extent - 1 - begin, comb.from_step) + 1;
-  return {first, std::clamp(end, first, length)};
-}
-
 // Rows at constant distances: `from_step` elements in the source, `step` rows in the buffer.
 struct Rows {
   int64_t first, count, step, from_step;
@@ -61,10 +50,10 @@ class RowPacker {
     return std::max<int64_t>(1, kBytes / std::max<int64_t>(1, bytes));
   }
 
-  void zero(char* buffer, int64_t row) const {
-    for (const Comb& comb : strip_.combs) clear(buffer, row, comb, 0, comb.length(windows_));
+  void zero(char* buffer, const Rows& rows) const {
+    for (const Comb& comb : strip_.combs) clear(buffer, rows, comb, 0, comb.length(windows_));
     if (packing_.last_window)
-      clear(buffer, row, *packing_.last_window, 0, packing_.last_window->extra + 1);
+      clear(buffer, rows, *packing_.last_window, 0, packing_.last_window->extra + 1);
   }
 
   // `from`: position 0 of the first source row, first channel.
@@ -132,7 +121,7 @@ class RowPacker {
         panel += alike;
       }
     };
-    const Range here = present(comb, begin, length, tensor_.extent[3]);
+    const Range here = present_positions(comb, begin, length, tensor_.extent[3]);
     if (packing_.pairing != Pairing::positions) {
       clear(buffer, rows, comb, 0, here.begin);
       part(here.begin, here.end, Halves::both);
@@ -140,7 +129,7 @@ class RowPacker {
       return;
     }
     // Second elements begin and end to be there before the first ones do.
-    const Range second = present(comb, begin + pair_step, length, tensor_.extent[3]);
+    const Range second = present_positions(comb, begin + pair_step, length, tensor_.extent[3]);
     const int64_t begin_both = std::max(here.begin, second.begin);
     const int64_t end_both = std::max(begin_both, std::min(here.end, second.end));
     clear(buffer, rows, comb, 0, second.begin);
@@ -166,13 +155,8 @@ class RowPacker {
 
   void clear(char* buffer, const Rows& rows, const Comb& comb, int64_t begin, int64_t end) const {
     for (int64_t i = 0; begin < end && i < rows.count; ++i)
-      clear(buffer, rows.first + i * rows.step, comb, begin, end);
-  }
-
-  void clear(char* buffer, int64_t row, const Comb& comb, int64_t begin, int64_t end) const {
-    if (begin >= end) return;
-    for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
-      clear(*panel, row_of(*panel, buffer, row), comb, begin, end);
+      for (const Panel* panel = panels_; panel != panels_ + panel_count_; ++panel)
+        clear(*panel, row_of(*panel, buffer, rows.first + i * rows.step), comb, begin, end);
   }
 
   void clear(const Panel& panel, char* to, const Comb& comb, int64_t begin, int64_t end) const {
@@ -245,6 +229,16 @@ class RowPacker {
 };
 
 }  // namespace
+
+Range present_positions(const Comb& comb, int64_t begin, int64_t length, int64_t extent) {
+  if (comb.from_step == 1) {  // without divisions
+    const int64_t first = std::clamp<int64_t>(-begin, 0, length);
+    return {first, std::clamp(extent - begin, first, length)};
+  }
+  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, comb.from_step), 0, length);
+  const int64_t end = floor_div(extent - 1 - begin, comb.from_step) + 1;
+  return {first, std::clamp(end, first, length)};
+}
 
 BoxRange Packing::joined(BoxRange box) const {
   if (joined_axes == 0) return box;
@@ -352,17 +346,21 @@ void pack_rows(const Packing& packing, const void* data, const BoxRange& box, co
       for (const Comb& comb : strip.combs) {
         const int64_t begin = box.begin[2] * strip.stride + comb.from;
         const int64_t length = comb.length(box.count[2]);
-        const Range here = plane_present ? present(comb, begin, length, tensor.extent[2]) : Range{};
-        const auto row = [&](int64_t t) { return first_row + comb.to + t * comb.to_step; };
-        for (int64_t t = 0; t < length; ++t)
-          if (t < here.begin || t >= here.end) packer.zero(static_cast<char*>(buffer), row(t));
+        const Range here =
+            plane_present ? present_positions(comb, begin, length, tensor.extent[2]) : Range{};
+        char* const to = static_cast<char*>(buffer);
+        const auto rows = [&](int64_t t, int64_t count) {
+          return Rows{first_row + comb.to + t * comb.to_step, count, comb.to_step,
+                      comb.from_step * tensor.stride[2]};
+        };
+        packer.zero(to, rows(0, here.begin));
         for (int64_t t = here.begin; t < here.end; t += most_rows) {
           const int64_t offset = from0 * tensor.stride[0] + from1 * tensor.stride[1] +
                                  (begin + t * comb.from_step) * tensor.stride[2];
-          packer.pack(static_cast<const char*>(data) + offset * bytes, static_cast<char*>(buffer),
-                      {row(t), std::min(most_rows, here.end - t), comb.to_step,
-                       comb.from_step * tensor.stride[2]});
+          packer.pack(static_cast<const char*>(data) + offset * bytes, to,
+                      rows(t, std::min(most_rows, here.end - t)));
         }
+        packer.zero(to, rows(here.end, length - here.end));
       }
     });
   });

@@ -76,6 +76,9 @@ struct BoxGrid {
 inline constexpr int64_t kFewItems = 8;
 int64_t item_count(const PerAxis<int64_t>& windows, int64_t channels, double windows_each);
 
+// Positions t < length of a comb with begin + t*from_step in a source of so many.
+Range present_positions(const Comb& comb, int64_t begin, int64_t length, int64_t extent);
+
 // What the two elements of a bfloat16 pair are: neighbouring channels, or the same channel at two
 // positions that are multiplied in turn.
 enum class Pairing : uint8_t { none, channels, positions };

@@ -405,12 +405,8 @@ void FewChannelsPlan::multiply(const Group& group, const Parts& parts, const cha
 }
 
 Range FewChannelsPlan::present(const BoxRange& box) const {
-  const int64_t length = columns_.length(box.count[3]);
-  const int64_t begin = box.begin[3] * packing_.strips[3].stride + columns_.from;
-  const int64_t step = columns_.from_step;
-  const int64_t first = std::clamp<int64_t>(ceil_div(-begin, step), 0, length);
-  const int64_t end = floor_div(packing_.tensor.extent[3] - 1 - begin, step) + 1;
-  return {first, std::clamp(end, first, length)};
+  return present_positions(columns_, box.begin[3] * packing_.strips[3].stride + columns_.from,
+                           columns_.length(box.count[3]), packing_.tensor.extent[3]);
 }
 
 void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, const BoxRange& box,

@@ -165,6 +165,10 @@ void WeightsPlan::choose_sizes() {
     longer = (longer + 1) / 2;
   };
 
+  const auto y_channels = [&](int64_t some_blocks, int64_t some_panels) {
+    return lanes_on_y_ ? some_blocks * block_lanes : some_panels * pitch_;
+  };
+
   // Boxes: every box reads and writes the sums of a part once, and one box of all pixels needs
   // none: 512 pixels and up to 1024 where these are all instead of 128 and 256 take 4 to 12 % and
   // 15 to 30 % less time (one tap: 1024 take 15 % more than 256; Zen 4). Fewer where there are few
@@ -173,10 +177,9 @@ void WeightsPlan::choose_sizes() {
   const int64_t least = row_taps_ >= 9 && pixels > 256 ? 128 : 256;
   int64_t limit = row_taps_ == 1 ? 256 : pixels <= 1024 ? 1024 : 512;
   // Of joined taps there is little to sum, so that packing counts, and where boxes meet x is packed
-  // twice: 0.94 of the time on average (780 weights gradients of 160 layers, Zen 4).
-  const int64_t y_channels = lanes_on_y_ ? blocks * block_lanes : panels * pitch_;
+  // twice: 0.95 of the time on average (780 weights gradients of 195 layers, Zen 4).
   if (joined_ && row_taps_ > 1)
-    limit = std::clamp<int64_t>(kBufferBytes / (y_channels * unit()), limit, 2048);
+    limit = std::clamp<int64_t>(kBufferBytes / (y_channels(blocks, panels) * unit()), limit, 2048);
   const PerAxis<int64_t> extent{g.batch, g.axes[0].y, g.axes[1].y, g.axes[2].y};
   const auto positions = [&](const PerAxis<int64_t>& windows) {
     int64_t product = 1;
@@ -208,9 +211,8 @@ void WeightsPlan::choose_sizes() {
     return size;
   };
   const auto large = [&] {
-    const int64_t part_channels = lanes_on_y_ ? part_blocks * block_lanes : part_panels * pitch_;
     return (grid_.boxes() > 1 && part_bytes() > kSumBytes) ||
-           part_channels * std::min(limit, pixels) * unit() > kBufferBytes;
+           y_channels(part_blocks, part_panels) * std::min(limit, pixels) * unit() > kBufferBytes;
   };
   // Chunks of boxes, each with sums of its own, where there are few parts. More parts instead pack
   // the same pixels several times: only while that costs little (a copied element costs about as
