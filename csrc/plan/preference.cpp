@@ -52,8 +52,14 @@ const std::vector<const Backend*>& preference(const Problem& problem, std::strin
        (few_pixels(problem) || becomes_few_channels(problem, avx512) || strides_fold(problem) ||
         (!avx512 && is_zen_3_or_4() && suits_simd_of_avx2(problem)))))
     return backends();
-  if (avx512 && is_zen_4() && problem.geometry.groups == 1)
-    return work >= kTinyFlops && suits_dense_kernels_of_zen_4(problem) ? onednn_first : backends();
+  if (avx512 && is_zen_4()) {
+    const Geometry& g = problem.geometry;
+    const bool several = g.groups > 1 && (g.x_channels > 1 || g.y_channels > 1);
+    const bool onednn =
+        work >= (several ? kLeastFlops : kTinyFlops) &&
+        (g.groups > 1 ? suits_grouped_kernels_of_zen_4 : suits_dense_kernels_of_zen_4)(problem);
+    return onednn ? onednn_first : backends();
+  }
   const int64_t tiny_depthwise = is_zen_3() ? kLeastFlops : kTinyFlops;
   const bool onednn =
       (work >= tiny_depthwise && suits_depthwise_kernels(problem, avx512)) ||

@@ -1,4 +1,4 @@
-// Dense problems, not on Zen 4 (zen_4.cpp), and groups, in bfloat16.
+// Dense problems and groups in bfloat16, not on Zen 4 (zen_4.cpp, zen_4_groups.cpp).
 #include <algorithm>
 
 #include "core/cpu.h"
@@ -54,22 +54,6 @@ bool suits_bfloat16_kernels(const Problem& p) {
   return more < 24 && g.rank < 3 && many_pixels;
 }
 
-namespace {
-
-// Groups of 24 channels, a vector and a half, 3x3. Times of simd over oneDNN, two threads of Zen 4,
-// 6 layers of RegNets: channels last, fprop with strides 1.3 to 1.4, others 0.75 to 1.1; channels
-// first, fprop with strides 0.97 to 1.7, dgrad 0.5 to 0.8, with stride 1, up to 28x28, 1.16 to 1.4.
-bool suits_groups_of_24(const Problem& p) {
-  constexpr int64_t kShortRow = 28;
-  const Geometry& g = p.geometry;
-  const bool strides = !unit_strides(g);
-  if (p.wanted == Role::w || g.rank != 2) return false;
-  if (strides || has_channels_last(p)) return strides && p.wanted == Role::y;
-  return g.axes.back().y <= kShortRow;
-}
-
-}  // namespace
-
 // Groups in bfloat16 on the same CPUs, mostly channels last, of as many channels on both sides.
 // Times of simd over oneDNN, AVX-512 kernels of both, two threads of Zen 5, 580 random layers in
 // 2-D of 2 to 32 groups, k1 to k5:
@@ -80,30 +64,20 @@ bool suits_groups_of_24(const Problem& p) {
 // - wgrad of 8 channels 0.4 to 0.9, 3x3 and more with strides, rows of 32 windows and more, 1.15 to
 //   1.2; of 16, several images, 1.0 to 1.3; of others 0.2 to 1.7, 0.8 in the mean; of 4, which are
 //   spread, 0.3.
-// Two threads of Zen 4, 100 layers, the same but wgrad of 8 0.35 to 1.1, of 16 0.62 to 1.1; groups
-// that simd spreads in memory in float32, as are those of 6, 10 and more channels on one side than
-// on the other: fprop from up to 20 into 4 and more 0.9 to 5.2, 1.6 in the mean, others 0.5 to 1.2;
-// dgrad with stride 1 from up to 16 into 4 and more 0.7 to 4.4, 1.5 in the mean, others 0.4 to 2.0,
-// 1.0 in the mean; wgrad 0.2 to 2.0, 0.6 in the mean. Sums over an odd number of channels, and with
-// padding of 16 and more, which oneDNN computes as products of matrices, 0.06 to 0.9 (40 layers).
+// Sums over an odd number of channels, and with padding of 16 and more, which oneDNN computes as
+// products of matrices, 0.06 to 0.9 (40 layers of Zen 4).
 bool suits_bfloat16_grouped_kernels(const Problem& p) {
   constexpr int64_t kLongRow = 32, kFewTaps = 4;
   const Geometry& g = p.geometry;
   const int64_t channels = g.x_channels;
   if (!has_bfloat16_products() || p.dtype != Dtype::bf16 || g.groups == 1 || !unit_dilations(g))
     return false;
-  if (is_zen_4() && channels == 24 && g.y_channels == 24 && taps_up_to(g, 3) && !one_tap(g))
-    return suits_groups_of_24(p);
   if (!has_channels_last(p)) return false;
   const int64_t summed = p.wanted == Role::y ? channels : g.y_channels;
   if (p.wanted != Role::w && (summed % 2 == 1 || padded_far(g))) return false;
-  if (channels != g.y_channels || channels == 6 || channels == 10) {
-    if (!is_zen_4()) return false;
-    if (p.wanted == Role::y) return channels <= 20 && g.y_channels >= 4;
-    return p.wanted == Role::x && unit_strides(g) && g.y_channels <= 16 && channels >= 4;
-  }
+  if (channels != g.y_channels) return false;
   if (p.wanted == Role::w) {
-    if (g.taps() <= kFewTaps || is_zen_4()) return false;
+    if (g.taps() <= kFewTaps) return false;
     return channels == 16 ? g.batch > 1
                           : channels == 8 && !unit_strides(g) && g.axes.back().y >= kLongRow;
   }

@@ -1,4 +1,4 @@
-// Depthwise problems.
+// Depthwise problems, not on Zen 4 with AVX-512 (zen_4_groups.cpp).
 #include <algorithm>
 
 #include "core/cpu.h"
@@ -8,14 +8,6 @@
 namespace convtbw {
 
 namespace {
-
-// 2-D depthwise problems of which oneDNN has kernels of their own: with dilations simd takes 0.03
-// to 0.4 times as long, 0.3 to 0.6 where one tensor has its channels first and the other last.
-bool has_depthwise_kernels(const Problem& p) {
-  const Geometry& g = p.geometry;
-  return g.rank == 2 && g.groups > 1 && g.x_channels == 1 && g.y_channels == 1 &&
-         unit_dilations(g) && (p.x.channel == 1) == (p.y.channel == 1);
-}
 
 // Whether simd's AVX-512 kernels compute several rows of results together (lane_bands.h).
 bool may_be_in_bands(const Problem& p) {

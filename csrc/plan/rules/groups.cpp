@@ -1,4 +1,4 @@
-// Groups of several channels in float32.
+// Groups of several channels in float32, not on Zen 4 with AVX-512 (zen_4_groups.cpp).
 #include <algorithm>
 #include <optional>
 
@@ -84,13 +84,10 @@ constexpr int64_t kFarBytes = 12 << 20;
 //   to 3.2, 1.4 in the mean, of one tap from any 1.05 to 2.2; others 0.46 to 1.3, once 2.3;
 // - wgrad of 2 to 4 taps an axis, up to 12 channels of x beside more of y 0.74 to 4.3, 1.6 in the
 //   mean; others 0.3 to 1.45, once 2.1.
-// Two threads of Zen 4, 40 layers: fprop 0.64 to 2.5, 1.24 in the mean, others 0.35 to 2.9, 1.0 in
-// the mean; dgrad and wgrad 0.65 to 2.3, 1.1 in the mean, of large images 0.65 to 0.9.
 bool suits_unequal_groups(const Problem& p) {
   constexpr int64_t kMostTaps = 4, kLanes = lanes_of(true);
   const Geometry& g = p.geometry;
-  if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2 ||
-      (is_zen_4() && p.wanted != Role::y))
+  if (!has_channels_last(p) || !unit_dilations(g) || std::min(g.x_channels, g.y_channels) < 2)
     return false;
   const bool few_taps = taps_up_to(g, kMostTaps);
   switch (p.wanted) {
@@ -141,72 +138,6 @@ std::optional<bool> suits_grouped_kernels_of_zen_5(const Problem& p) {
   return fprop && !strides ? std::optional(!groups_fill_vectors(p, lanes_of(true))) : std::nullopt;
 }
 
-// The same on Zen 4. Times of simd over oneDNN, AVX-512 kernels of both, two threads, 180 layers,
-// mostly in 2-D; short rows are of up to 16 windows, long ones of 27 and more:
-// - 8: one tap 0.25 to 1.2, but wgrad with strides, channels last, 1.05 to 2.1; wgrad 0.25 to 1.3,
-//   0.7 in the mean (in 3-D, channels last, of 5 taps an axis and more 1.2 to 10); fprop 0.2
-//   to 1.3, 0.85 in the mean, but 7x7, channels last, 0.9 to 1.65, and in 3-D with strides or of 5
-//   taps an axis and more 0.8 to 4.4; dgrad 0.35 to 1.35, 0.9 in the mean, but 7x7, channels last,
-//   0.8 to 1.85, with strides 0.9 to 1.8, in 3-D 0.95 to 3;
-// - 16, in 2-D: channels last, one tap 0.85 to 2.4, wgrad with stride 1 0.58 to 0.86; up to 3x3
-//   with short rows 0.94 to 1.9, of 1024 channels 0.58 to 1.3, long ones 0.43 to 0.94; larger
-//   kernels 1.0 to 2.2, but 4x4 dgrad 0.78 to 1.0, wgrad with strides 0.8; channels first, one tap
-//   and 2x2 0.37 to 1.04, 3x3 of 7x7 and of one image 0.91 to 1.3, of more 0.65 to 0.9, larger
-//   kernels 0.8 to 1.33, mostly 1.05 to 1.2;
-// - channels first with strides, of one image: 8, one tap and dgrad 1.07 to 1.87, 16, wgrad 1.13
-//   to 2.0, dgrad 1.0 to 1.4; of several 0.2 to 1.0;
-// - with dilations: wgrad 0.1 to 1.7, 0.5 in the mean; channels first 0.63 to 2.0, 1.2 in the mean,
-//   but 3x3 of 8, up to 16x16, 0.65 to 0.8, of 16 with dilations of 12 0.75; channels last, 5x5 and
-//   7x7 1.17 to 3.8; others of 8, rows of up to 28 windows 1.05 to 1.8, longer ones 0.6 to 0.8;
-//   others of 16 0.56 to 1.57, with dilations of 4 and 12 1.45 to 1.7.
-std::optional<bool> suits_grouped_kernels_of_zen_4(const Problem& p) {
-  constexpr int64_t kShortRow = 20, kShortDilatedRow = 40, kLongRow = 100;
-  const Geometry& g = p.geometry;
-  const int64_t channels = g.x_channels, row = g.axes.back().y;
-  const bool eight = channels == 8, image = g.rank == 2;
-  if (channels != g.y_channels || (!eight && !(channels == 16 && image))) return {};
-  const bool channels_last = has_channels_last(p), strides = !unit_strides(g);
-  const bool wgrad = p.wanted == Role::w, dgrad = p.wanted == Role::x;
-  if (!unit_dilations(g)) {
-    if (wgrad) return false;
-    const int64_t dilation = g.axes.back().dilation;
-    if (!channels_last) {
-      if (taps_up_to(g, 3) && (eight ? row < kShortRow : dilation >= 12)) return false;
-      return g.rank > 1 && row < kLongRow;
-    }
-    return image && (!taps_up_to(g, 4) || (row < kShortDilatedRow && (eight || dilation >= 4)));
-  }
-  if (eight) {
-    if (one_tap(g)) return strides && (channels_last ? wgrad : g.batch == 1);
-    if (wgrad) return g.rank == 3 && channels_last && !taps_up_to(g, 4);
-    if (g.rank == 3) return dgrad || strides || !taps_up_to(g, 4);
-    if (dgrad && strides) return image && (channels_last || g.batch == 1);
-    return image && channels_last && !strides && !taps_up_to(g, 5);
-  }
-  if (one_tap(g)) return channels_last && (!wgrad || strides);
-  if (!channels_last && strides && g.batch > 1) return false;
-  if (channels_last && taps_up_to(g, 3)) return row < kShortRow;
-  if (!channels_last && taps_up_to(g, 2)) return false;
-  if (taps_up_to(g, 3) && row >= kShortRow) return false;
-  if (!channels_last && !strides && taps_up_to(g, 3)) return row <= 8 || g.batch == 1;
-  if (dgrad) return taps_up_to(g, 3) || strides || !taps_up_to(g, 4);
-  if (wgrad) return !strides || !channels_last;
-  return channels_last || !strides;
-}
-
-// Groups of 5 to 11 channels on both sides, channels last. Times of simd over oneDNN, AVX-512
-// kernels of both, two threads of Zen 4, 57 random layers in 2-D: fprop and dgrad, one tap, 1.3 to
-// 2.8; others that take up to 1.8 times as many products one after the other as together, up to 6
-// MB, 0.78 to 2.2, 1.25 in the mean, more 0.4 to 1.0; those that take more 0.3 to 1.2; wgrad 0.3
-// to 1.2.
-bool suits_odd_groups_of_zen_4(const Problem& p) {
-  constexpr int64_t kNearBytes = 6 << 20;
-  const Geometry& g = p.geometry;
-  if (p.wanted == Role::w || !has_channels_last(p)) return false;
-  return one_tap(g) || (data_bytes_of_both(p) <= kNearBytes &&
-                        products_one_by_one(g, g.x_channels, lanes_of(true)) <= 1.8);
-}
-
 // Groups of at least four channels on both sides on AMD's CPUs that are none for Winograd's
 // filtering, without dilations if nothing is said. Times of simd over oneDNN, two threads of Zen 4,
 // 1000 random layers of 2 to 32 groups of 4 to 32 channels, 1-D to 3-D, k1 to k9; others, and those
@@ -233,15 +164,12 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
   const bool far = data_bytes_of_both(p) > kFarBytes;
   const bool as_many = few == more;
   const bool broadcasts = groups_fill_vectors(p, lanes_of(avx512));
-  const bool zen_5 = avx512 && is_zen_5();
   if (avx512 && !as_many && suits_unequal_groups(p)) return true;
   if (few < 4) return false;
   if (avx512)
-    if (const std::optional<bool> suits =
-            zen_5 ? suits_grouped_kernels_of_zen_5(p) : suits_grouped_kernels_of_zen_4(p))
-      return *suits;
+    if (const std::optional<bool> suits = suits_grouped_kernels_of_zen_5(p)) return *suits;
   if (suits_winograd(p, lanes_of(avx512)))
-    return zen_5 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
+    return avx512 && few == 16 && as_many && p.wanted != Role::w && !broadcasts;
   if (!unit_dilations(g)) return false;
   if (!avx512) {
     if (is_zen_3() && suits_grouped_kernels_of_zen_3(p)) return true;
@@ -252,17 +180,13 @@ bool suits_grouped_kernels_of_amd(const Problem& p, bool avx512) {
            (!broadcasts || g.axes.back().y < kLongRowOfWeights);
   }
   if (!channels_last) return false;
-  if (few >= 8 && one_tap(g)) {
-    if (p.wanted != Role::w) return true;
-    return zen_5 ? few <= 32 : few < 16 || (few <= 32 && strides);
-  }
+  if (few >= 8 && one_tap(g)) return p.wanted != Role::w || few <= 32;
   if (few == 8 && more == 16 && p.wanted != Role::y)
     return p.wanted == Role::x || strides || g.rank == 3 || taps < 9;
   if (!as_many) return false;
-  if (is_zen_4() && few >= 5 && few < 12) return suits_odd_groups_of_zen_4(p);
   if (few == 12) return p.wanted == Role::w && g.rank > 1 && g.axes.back().k == 3;
   if (few == 16 && p.wanted == Role::x) return strides || !broadcasts;
-  if (few == 4) return zen_5 && strides && p.wanted != Role::y && g.groups < 4;
+  if (few == 4) return strides && p.wanted != Role::y && g.groups < 4;
   return strides && few == 16 && g.rank > 1 && !far;
 }
 

@@ -27,6 +27,9 @@ bool few_pixels(const Problem& p);
 // zen_4.cpp, instead of all other rules of dense problems
 bool suits_dense_kernels_of_zen_4(const Problem& p);  // of AVX-512
 
+// zen_4_groups.cpp, instead of all other rules of groups
+bool suits_grouped_kernels_of_zen_4(const Problem& p);  // of AVX-512
+
 // passes.cpp, the other way round: which it suits less
 bool reads_gaps(const Problem& p);
 bool bias_outweighs(const Problem& p);

@@ -20,10 +20,6 @@ namespace {
 
 constexpr int64_t kLanes = lanes_of(true);
 
-int64_t pixels_of_x(const Geometry& g) { return g.batch * g.axes[0].x * g.axes[1].x * g.axes[2].x; }
-
-int64_t pixels_of_an_image(const Geometry& g) { return g.axes[0].y * g.axes[1].y * g.axes[2].y; }
-
 bool several_images(const Geometry& g) { return g.batch >= kSeveralImages; }
 
 bool whole_vectors(const Geometry& g) {
