@@ -255,14 +255,14 @@ void DataPlan::run_box(const Operands& operands, const char* copy, const BlockRa
 // Where no tap may reach, the result is the bias or zero.
 void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
                     const PerAxis<int64_t>& c_stride, const char* bias) const {
-  const int64_t lanes = std::min(part.lanes, out_channels_ - part.lane) * unit();
+  const int64_t bytes = std::min(part.lanes, out_channels_ - part.lane) * written();
   for_each_row(positions, [&](const PerAxis<int64_t>& p) {
     for (int64_t i = 0; i < positions.count[3]; ++i) {
-      char* const pixel = c + (offset(p, c_stride) + i * c_stride[3]) * unit();
+      char* const pixel = c + (offset(p, c_stride) + i * c_stride[3]) * written();
       if (bias)
-        std::memcpy(pixel, bias + part.lane * unit(), lanes);
+        std::memcpy(pixel, bias + part.lane * unit(), bytes);
       else
-        std::memset(pixel, 0, lanes);
+        std::memset(pixel, 0, bytes);
     }
   });
 }

@@ -73,12 +73,13 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   far_result_ = transposed && data_bytes(problem, problem.wanted) >= kFarBytes;
   far_operand_ = data_bytes(problem, operand_) > kFarBytes / problem.geometry.groups;
   // Results with channels last are written in place, of 16 bits too: 0.7 to 0.8 of the time for few
-  // steps (one tap; 4x4 from 3 channels) with 16 lanes, 0.9 with 8 (Ice Lake). But not where phases
-  // of a row would write pieces of the same cache lines at different times: 30 % slower with 21
-  // channels and 64 phases (Zen 4). With phases of the other axes alone 0.6 to 1.0 of the time,
-  // but 1.1 to 1.3 of results of 44 MB (21 channels, 16x16 of stride 8, Zen 5).
-  const bool shared_lines = out_channels_ * element() % 64 != 0 && axes_[3].step > 1;
-  bool staged = transposed || shared_lines || (rounded() && !complete_);
+  // steps (one tap; 4x4 from 3 channels) with 16 lanes, 0.9 with 8 (Ice Lake). So are those of
+  // which phases of a row write pieces of the same cache lines at different times: 45 layers of 8
+  // to 144 channels, 2 to 64 phases, up to 50 MB, 0.66 to 1.05, 0.94 in the mean, with AVX2 0.68
+  // to 1.06, 0.96 (Zen 4).
+  // Where no tap may reach, zeros are written, in place too: one tap of stride 2, dgrad, 0.62
+  // to 1.0, 0.82 in the mean; but not a bias, which is float32.
+  bool staged = transposed || (rounded() && !complete_ && problem.bias);
 
   turns_.push_back({axes_, {}, {}, 0, 0});
   if (phased) {
