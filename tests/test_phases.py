@@ -5,6 +5,7 @@ All contractions phase by phase, and wgrad with taps of one channel in lanes.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -190,3 +191,29 @@ def test_windows_that_tile_rows_are_phases_of_dgrad_channels_first() -> None:
             call = windows.call("dgrad", torch.float32, data_format)
             assert ("phase by phase" in call.kernel()) == phases
             assert torch.equal(call.run(), call.exact())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_results_that_no_tap_reaches(target: str, dtype: torch.dtype) -> None:
+    """Zeros, or the bias, also where memory held something else before."""
+    with torch_ops.backends.use("simd", target):
+        for channels, kernel, stride, groups in itertools.product(
+            (5, 16, 40), (1, 2), (3, 4), (1, 2)
+        ):
+            y = integers(2, 6, 7, 9 * groups, dtype=dtype)
+            w = integers(kernel, kernel, channels, 9 * groups, dtype=dtype)
+            attributes = {
+                "strides": [stride] * 2, "pads_begin": [0, 0], "pads_end": [0, 0],
+                "dilations": [1, 1], "groups": groups, "data_format": "NXC",
+                "weights_format": "XOI", "output_padding": [stride - 1] * 2,
+            }  # fmt: skip
+            images, filters = (t.double() for t in (y.movedim(-1, 1), w.permute(3, 2, 0, 1)))
+            exact = torch.nn.functional.conv_transpose2d(
+                images, filters, stride=stride, output_padding=stride - 1, groups=groups
+            ).movedim(1, -1)
+            for bias in (None, integers(channels * groups, dtype=dtype)):
+                torch.full(exact.shape, float("nan"), dtype=dtype)  # the result's memory
+                result = torch_ops.conv_transpose(y, w, bias, **attributes)
+                expected = exact if bias is None else exact + bias.double()
+                assert torch.equal(result.double(), expected)
