@@ -15,6 +15,17 @@ namespace convtbw::simd {
 
 namespace {
 
+// Where the rows of a tile begin: one of each window.
+void list_rows(const PerAxis<int64_t>& count, int64_t first, const PerAxis<int64_t>& step,
+               int64_t* list) {
+  for (int64_t i = 0; i < count[0]; ++i)
+    for (int64_t j = 0; j < count[1]; ++j)
+      for (int64_t k = 0; k < count[2]; ++k) {
+        int64_t row = first + i * step[0] + j * step[1] + k * step[2];
+        for (int64_t l = 0; l < count[3]; ++l, row += step[3]) *list++ = row;
+      }
+}
+
 // Whether each begins so far behind the one before.
 bool rows_follow(std::span<const int64_t> rows, int64_t step) {
   for (size_t i = 1; i < rows.size(); ++i)
@@ -101,20 +112,18 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
                            const char* bias, const F& meanwhile) const {
   const BoxPhase& phase = phases_[index];
   const PerAxis<Walk> walk = this->walk(turn, phase, chunk, box.begin);
-  int64_t pixels = 0;
-  for_each_row(windows, [&](const PerAxis<int64_t>& u) {
-    int64_t a_row = 0, c_row = 0;
-    for (int a = 0; a < kBoxRank; ++a) {
-      a_row += walk[a].from + u[a] * walk[a].window;
-      c_row += (phase.axes[a]->out + u[a] * phase.axes[a]->out_step) * place.c_stride[a];
-    }
-    const int64_t a_step = walk[3].window;
-    const int64_t c_step = phase.axes[3]->out_step * place.c_stride[3];
-    const int64_t count = windows.count[3];
-    for (int64_t i = 0; i < count; ++i) place.a_rows[pixels + i] = a_row + i * a_step;
-    for (int64_t i = 0; i < count; ++i) place.c_rows[pixels + i] = c_row + i * c_step;
-    pixels += count;
-  });
+  int64_t a_first = 0, c_first = 0, pixels = 1;
+  PerAxis<int64_t> a_step, c_step;
+  for (int a = 0; a < kBoxRank; ++a) {
+    const Phase& axis = *phase.axes[a];
+    a_step[a] = walk[a].window;
+    c_step[a] = axis.out_step * place.c_stride[a];
+    a_first += walk[a].from + windows.begin[a] * a_step[a];
+    c_first += axis.out * place.c_stride[a] + windows.begin[a] * c_step[a];
+    pixels *= windows.count[a];
+  }
+  list_rows(windows.count, a_first, a_step, place.a_rows);
+  list_rows(windows.count, c_first, c_step, place.c_rows);
 
   const bool whole = taps == all_taps(phase);
   FoldedRuns some_runs;
@@ -153,7 +162,7 @@ void DataPlan::run_windows(const BlockRange& part, const Chunk& chunk, const Tur
     call.c_rows = place.c_rows;
     // Stores under a mask are slow: 9 % to 15 % of the time of short sums into 12 and 24 channels
     // (AVX-512, Zen 4).
-    const int64_t pixel = phase.axes[3]->out_step * place.c_stride[3];
+    const int64_t pixel = c_step[3];
     const bool may_follow =
         !staged_ && block.live < width && 2 * block.live >= width && pixel == block.live;
     for (int64_t tile = 0; tile < tiles; ++tile) {
