@@ -7,6 +7,7 @@
 
 #include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
+#include "backends/simd/matrix_copies.h"
 #include "backends/simd/panels.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -147,21 +148,56 @@ void SlidPixelsPlan::pack_weights(const Operands& operands, int64_t group, int64
   const char* const w =
       static_cast<const char*>(operands.data.w) + (group * problem_.w.group + row * w_out_) * bytes;
   const PerAxis<Sliding>& s = slid_.sliding();
-  const auto tap = [&](int a, int64_t t) {
-    return (slid_.reversed() ? s[a].taps - 1 - t : t) * problem_.w.axes[a - 1];
-  };
-  const int64_t channels = of_a_unit();
+  const int64_t channels = of_a_unit(), taps = slid_.all_taps();
+  const int64_t direction = slid_.reversed() ? -1 : 1;
+  const auto tap_step = [&](int a) { return direction * problem_.w.axes[a - 1]; };
+  int64_t first_tap = 0, follow = 1;
+  bool joined = channels == 1 && taps > 1 && taps < 2 * arithmetic_.lanes;
+  for (int a = kBoxRank - 1; a > 0; --a) {
+    if (slid_.reversed()) first_tap -= (s[a].taps - 1) * tap_step(a);
+    joined &= s[a].taps == 1 || problem_.w.axes[a - 1] == follow;
+    follow *= s[a].taps;
+  }
+  joined &= w_in_ == follow;
+  // Few neighbours leave most of a transposition idle.
+  constexpr int64_t kFewTaps = 7;
+  const int64_t contiguous = w_in_ == 1 ? channels : taps > kFewTaps ? 1 : 0;
+  const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   for_each_block([&](int64_t first, int64_t units) {
-    const int64_t count = std::min(units * channels, in_channels_ - first * channels);
-    const char* const from = w + first * channels * w_in_ * bytes;
-    for (int64_t t1 = 0; t1 < s[1].taps; ++t1)
-      for (int64_t t2 = 0; t2 < s[2].taps; ++t2)
-        for (int64_t t3 = 0; t3 < s[3].taps; ++t3) {
-          pack_channel_rows(arithmetic_, problem_.dtype,
-                            {from + (tap(1, t1) + tap(2, t2) + tap(3, t3)) * bytes, w_in_, w_out_,
-                             packed, rows, 1, count, rows});
-          packed += units * rows * unit();
-        }
+    const int64_t tap = units * rows;
+    if (joined) {
+      Copy call{w + first * w_in_ * bytes, 1, w_out_, packed, rows, 1, units * taps, rows};
+      call.deal = taps;
+      call.to_deal = direction * tap;
+      if (slid_.reversed()) call.to = packed + (taps - 1) * tap * unit();
+      copy(call);
+    } else {
+      const auto pack = [&](int64_t unit_of_block, int64_t count, Halves halves) {
+        const MatrixCopies matrices({{{count, channels * w_in_, rows},
+                                      {s[3].taps, tap_step(3), tap},
+                                      {s[2].taps, tap_step(2), s[3].taps * tap},
+                                      {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
+                                    contiguous);
+        const int64_t from = first_tap + (first + unit_of_block) * channels * w_in_;
+        matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
+          Copy call{w + (from + from_matrix) * bytes,
+                    matrices.rows().from,
+                    w_out_,
+                    packed + (unit_of_block * rows + to_matrix) * unit(),
+                    matrices.rows().to,
+                    1,
+                    matrices.rows().count,
+                    rows};
+          call.halves = halves;
+          call.second = w_in_;
+          copy(call);
+        });
+      };
+      const int64_t whole = std::min(units, in_channels_ / channels - first);
+      if (whole > 0) pack(0, whole, Halves::both);
+      if (whole < units) pack(whole, 1, Halves::first);
+    }
+    packed += taps * tap * unit();
   });
 }
 
