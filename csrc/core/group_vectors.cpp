@@ -42,9 +42,4 @@ bool groups_share_vectors(const Problem& p, int64_t lanes) {
   return fits && g.y_channels == group && p.dtype != Dtype::f64;
 }
 
-double products_one_by_one(const Geometry& g, int64_t results, int64_t lanes) {
-  return static_cast<double>(g.groups * ceil_div(results, lanes)) /
-         static_cast<double>(ceil_div(g.groups * results, lanes));
-}
-
 }  // namespace convtbw

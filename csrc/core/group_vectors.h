@@ -14,8 +14,4 @@ bool groups_fill_vectors(const Problem& problem, int64_t lanes);
 // together fill no vector (Zen 5, 8 and 16 lanes): 0.95 to 2.1, 1.3 in the mean.
 bool groups_share_vectors(const Problem& problem, int64_t lanes);
 
-// How many times as many products groups one after the other take as all together, of so many
-// results each.
-double products_one_by_one(const Geometry& geometry, int64_t results, int64_t lanes);
-
 }  // namespace convtbw

@@ -28,6 +28,8 @@ class SlidPixelsPlan : public DirectedPlan {
   int choose_tile() const;
   void make_runs();
   void pack_weights(const Operands& operands, int64_t group, int64_t panel, char* packed) const;
+  // Of so many units of channels from the first on; w: the first of the rows.
+  void pack_block(const char* w, int64_t rows, int64_t first, int64_t units, char* packed) const;
   void run_box(const Operands& operands, const Panels::Part& part, const BoxRange& box,
                const char* packed) const;
 
@@ -147,58 +149,64 @@ void SlidPixelsPlan::pack_weights(const Operands& operands, int64_t group, int64
   }
   const char* const w =
       static_cast<const char*>(operands.data.w) + (group * problem_.w.group + row * w_out_) * bytes;
+  for_each_block([&](int64_t first, int64_t units) {
+    pack_block(w, rows, first, units, packed);
+    packed += units * slid_.all_taps() * rows * unit();
+  });
+}
+
+// [tap][unit][row]. Where the taps of a channel follow those of the one before, torch's order, all
+// are rows of one copy, dealt to the taps; else there is one copy for each of other dimensions.
+// Few neighbours leave most of a transposition idle.
+void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int64_t units,
+                                char* packed) const {
+  constexpr int64_t kFewTaps = 7;
   const PerAxis<Sliding>& s = slid_.sliding();
-  const int64_t channels = of_a_unit(), taps = slid_.all_taps();
-  const int64_t direction = slid_.reversed() ? -1 : 1;
+  const int64_t channels = of_a_unit(), taps = slid_.all_taps(), tap = units * rows;
+  const int64_t bytes = element_bytes(problem_.dtype), direction = slid_.reversed() ? -1 : 1;
+  const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const auto tap_step = [&](int a) { return direction * problem_.w.axes[a - 1]; };
   int64_t first_tap = 0, follow = 1;
-  bool joined = channels == 1 && taps > 1 && taps < 2 * arithmetic_.lanes;
+  bool dealt = channels == 1 && taps > 1 && taps < 2 * arithmetic_.lanes;
   for (int a = kBoxRank - 1; a > 0; --a) {
     if (slid_.reversed()) first_tap -= (s[a].taps - 1) * tap_step(a);
-    joined &= s[a].taps == 1 || problem_.w.axes[a - 1] == follow;
+    dealt &= s[a].taps == 1 || problem_.w.axes[a - 1] == follow;
     follow *= s[a].taps;
   }
-  joined &= w_in_ == follow;
-  // Few neighbours leave most of a transposition idle.
-  constexpr int64_t kFewTaps = 7;
-  const int64_t contiguous = w_in_ == 1 ? channels : taps > kFewTaps ? 1 : 0;
-  const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
-  for_each_block([&](int64_t first, int64_t units) {
-    const int64_t tap = units * rows;
-    if (joined) {
-      Copy call{w + first * w_in_ * bytes, 1, w_out_, packed, rows, 1, units * taps, rows};
-      call.deal = taps;
-      call.to_deal = direction * tap;
-      if (slid_.reversed()) call.to = packed + (taps - 1) * tap * unit();
+  if (dealt && w_in_ == follow) {
+    Copy call{w + first * w_in_ * bytes, 1, w_out_, packed, rows, 1, units * taps, rows};
+    call.deal = taps;
+    call.to_deal = direction * tap;
+    if (slid_.reversed()) call.to = packed + (taps - 1) * tap * unit();
+    return copy(call);
+  }
+  const auto pack = [&](int64_t begin, int64_t count, Halves halves) {
+    const MatrixCopies matrices({{{count, channels * w_in_, rows},
+                                  {s[3].taps, tap_step(3), tap},
+                                  {s[2].taps, tap_step(2), s[3].taps * tap},
+                                  {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
+                                w_in_ == 1        ? channels
+                                : taps > kFewTaps ? 1
+                                                  : 0);
+    const char* const from = w + (first_tap + (first + begin) * channels * w_in_) * bytes;
+    char* const to = packed + begin * rows * unit();
+    matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
+      Copy call{from + from_matrix * bytes,
+                matrices.rows().from,
+                w_out_,
+                to + to_matrix * unit(),
+                matrices.rows().to,
+                1,
+                matrices.rows().count,
+                rows};
+      call.halves = halves;
+      call.second = w_in_;
       copy(call);
-    } else {
-      const auto pack = [&](int64_t unit_of_block, int64_t count, Halves halves) {
-        const MatrixCopies matrices({{{count, channels * w_in_, rows},
-                                      {s[3].taps, tap_step(3), tap},
-                                      {s[2].taps, tap_step(2), s[3].taps * tap},
-                                      {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
-                                    contiguous);
-        const int64_t from = first_tap + (first + unit_of_block) * channels * w_in_;
-        matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
-          Copy call{w + (from + from_matrix) * bytes,
-                    matrices.rows().from,
-                    w_out_,
-                    packed + (unit_of_block * rows + to_matrix) * unit(),
-                    matrices.rows().to,
-                    1,
-                    matrices.rows().count,
-                    rows};
-          call.halves = halves;
-          call.second = w_in_;
-          copy(call);
-        });
-      };
-      const int64_t whole = std::min(units, in_channels_ / channels - first);
-      if (whole > 0) pack(0, whole, Halves::both);
-      if (whole < units) pack(whole, 1, Halves::first);
-    }
-    packed += taps * tap * unit();
-  });
+    });
+  };
+  const int64_t whole = std::min(units, in_channels_ / channels - first);
+  if (whole > 0) pack(0, whole, Halves::both);
+  if (whole < units) pack(whole, 1, Halves::first);
 }
 
 void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,

@@ -109,7 +109,8 @@ bool suits_float32_groups_of_dgrad(const Problem& p) {
   const Geometry& g = p.geometry;
   const int64_t x = g.x_channels, y = g.y_channels, row = g.axes[2].y, work = flops(p);
   if (!has_channels_last(p))
-    return y % 8 == 0 && std::max(x, y) <= 20 && row <= kVeryShortRow && y * g.taps() > kLongSum;
+    return std::min(x, y) >= 4 && std::max(x, y) <= 20 && y % 8 == 0 && row <= kVeryShortRow &&
+           y * g.taps() > kLongSum;
   if ((x == 8 && y == 16) || (as_many(g) && x >= 9 && x <= 11))
     return unit_dilations(g) && taps_up_to(g, 13);
   if (!as_many(g)) return false;

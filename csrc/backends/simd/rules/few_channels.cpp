@@ -69,7 +69,8 @@ bool groups_one_by_one(const Problem& p, int64_t lanes, bool pairs) {
     return false;
   if (!unit_strides(g)) return fprop && few > kLeastChannels;
   const int64_t into = fprop ? g.y_channels : g.x_channels;
-  const double products = products_one_by_one(g, into, lanes);
+  const double products = static_cast<double>(g.groups * ceil_div(into, lanes)) /
+                          static_cast<double>(ceil_div(g.groups * into, lanes));
   if (lanes == 8) return taps >= kManyTaps && products <= 1.2;
   if (taps >= kManyTaps) return products <= (pairs ? 2.7 : 1.5);
   return taps >= kSomeTaps && products <= (pairs ? 1.6 : 1.45);
