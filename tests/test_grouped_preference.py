@@ -209,6 +209,16 @@ def test_grouped_rules_of_zen_4() -> None:
     assert served(data, 3, 12, 128, groups=8, **first) == "onednn"
     assert served(data, 3, 13, 128, groups=8, **first) == "simd"
     assert served(data, 3, 12, 64, groups=8, **first) == "simd"  # short sums
+    # volumes of groups of 8
+    volume = {"channels": 64, "groups": 8, "axes": 3}
+    assert served("convolution", 3, 16, stride=2, **volume) == "onednn"
+    assert served("convolution", 2, 16, stride=2, **volume) == "simd"
+    assert served(data, 4, 16, stride=2, **volume) == "onednn"
+    assert served(data, 3, 16, stride=2, **volume) == "simd"
+    for op in ("convolution", data):
+        assert served(op, 7, 12, **volume) == "onednn"
+        assert served(op, 5, 12, **volume) == "simd"
+    assert served(weights, 5, 12, **volume) == "simd"
     # wgrad
     assert served(weights, 3, 28, 96, groups=8) == "onednn"
     assert served(weights, 3, 56, 96, groups=8) == "simd"
