@@ -15,7 +15,8 @@ namespace convtbw::simd {
 
 namespace {
 
-// Where the rows of a tile begin: one of each window.
+// Where the rows of a tile begin: one of each window. Not by for_each_row(), whose products for
+// every row made short rows of many images take 1.12 to 1.2 times as long (2x2 from 3 channels).
 void list_rows(const PerAxis<int64_t>& count, int64_t first, const PerAxis<int64_t>& step,
                int64_t* list) {
   for (int64_t i = 0; i < count[0]; ++i)

@@ -180,14 +180,13 @@ void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int6
     if (slid_.reversed()) call.to = packed + (taps - 1) * tap * unit();
     return copy(call);
   }
+  const int64_t neighbours = taps > kFewTaps ? 1 : 0;  // 0: no dimension, so the longest
   const auto pack = [&](int64_t begin, int64_t count, Halves halves) {
     const MatrixCopies matrices({{{count, channels * w_in_, rows},
                                   {s[3].taps, tap_step(3), tap},
                                   {s[2].taps, tap_step(2), s[3].taps * tap},
                                   {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
-                                w_in_ == 1        ? channels
-                                : taps > kFewTaps ? 1
-                                                  : 0);
+                                w_in_ == 1 ? channels : neighbours);
     const char* const from = w + (first_tap + (first + begin) * channels * w_in_) * bytes;
     char* const to = packed + begin * rows * unit();
     matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {

@@ -81,7 +81,7 @@ bool suits_bfloat16_grouped_kernels(const Problem& p) {
     return channels == 16 ? g.batch > 1
                           : channels == 8 && !unit_strides(g) && g.axes.back().y >= kLongRow;
   }
-  if (one_tap(g)) return channels > 8 && channels <= 32;
+  if (one_tap(g)) return channels > 10 && channels <= 32;
   return channels == 16 || (channels == 12 && !unit_strides(g));
 }
 

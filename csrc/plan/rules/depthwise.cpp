@@ -59,7 +59,7 @@ bool suits_depthwise_kernels(const Problem& p, bool avx512) {
            (strides || !avx512) && !few_groups;
   }
   if (p.wanted == Role::w)
-    return avx512 && !far && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
+    return avx512 && strides && g.groups >= 256 && rows.k == 3 && columns.k == 3;
   if (avx512 && may_be_in_bands(p)) {
     constexpr int64_t kManyGroups = 1024, kTiny = 8;
     return taps == 9 && g.groups >= kManyGroups && (columns.y > kTiny || p.wanted == Role::y);

@@ -2,10 +2,10 @@
 // mislead here. Two threads, 1900 layers in both layouts, of 1-D to 3-D: 980 random ones of 2 to
 // 128 channels a group, on both sides alike or not, 90 of one tap, 450 depthwise ones. What is
 // chosen takes longer than the better of both backends by so many per cent in the mean, by these
-// rules (simd alone, rules of other CPUs):
+// rules (simd alone, the rules before):
 //                              fprop            dgrad            wgrad
 //   several channels
-//     float32, channels last   4.0 (5.7, 6.5)   5.1 (6.9, 6.3)   2.9 (4.4, 5.3)
+//     float32, channels last   4.3 (5.7, 6.5)   5.0 (6.9, 6.3)   3.1 (4.4, 5.3)
 //     float32, channels first  2.7 (2.7, 3.3)   3.0 (4.4, 4.4)   1.3 (1.3, 1.2)
 //     bfloat16, channels last  3.4 (9.2, 5.6)   4.1 (13.4, 7.7)  0.4
 //     bfloat16, channels first 2.7              4.1              0.5
