@@ -27,6 +27,7 @@ PROBLEMS = [
     for data_format in ("NXC", "NCX")
     for family, g, c, q, i, k, s, d, pb, pe in (
         ("convolution", 1, 3, 4, (6,), (3,), (1,), (1,), (1,), (1,)),
+        ("convolution", 2, 5, 2, (6, 5), (3, 3), (1, 1), (1, 1), (0, 1), (1, 1)),  # mirrored
         ("convolution", 2, 3, 2, (6, 5), (3, 2), (2, 2), (1, 1), (1, 0), (1, 1)),
         ("convolution", 1, 2, 5, (8, 7), (3, 2), (3, 3), (1, 1), (0, 0), (0, 0)),  # leftovers
         ("convolution", 4, 1, 1, (5, 6), (3, 3), (1, 1), (2, 1), (2, 1), (2, 1)),

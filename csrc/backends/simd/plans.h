@@ -58,6 +58,10 @@ std::unique_ptr<const Plan> in_place_weights_plan(const Problem& problem,
                                                   const InPlaceKernels& kernels, Lanes lanes);
 
 std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmetic& arithmetic);
+// For weights that are overwritten, and strides of 1; the last tap of every axis meets x at the
+// first window, or what lies behind.
+std::unique_ptr<const Plan> mirrored_weights_plan(const Problem& problem,
+                                                  const Arithmetic& arithmetic);
 // For a weights gradient of one slice, or dgrad without dilation whose windows meet all rows; along
 // the axis x is longer than its stride times its dilation.
 std::unique_ptr<const Plan> phased_plan(const Problem& problem, const Arithmetic& arithmetic,

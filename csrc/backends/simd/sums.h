@@ -11,13 +11,20 @@
 
 namespace convtbw::simd {
 
-// Whether so many are: float64 for Dtype::f64, or else float32.
+// Whether so many are: float64 for Dtype::f64, or else float32. By their bits, several at a time:
+// of 37632 sums asked one by one it took a fifth of a weights gradient (256 to 3 channels, 16x16,
+// k7, Zen 4).
 inline bool all_finite(const char* sums, int64_t count, Dtype dtype) {
-  const auto each = [&](const auto* all) {
-    return std::all_of(all, all + count, [](auto sum) { return std::isfinite(sum); });
+  const auto each = [&]<class Bits>(const Bits* all, Bits exponent) {
+    Bits other = 0;
+    for (int64_t i = 0; i < count; ++i) other |= Bits{(all[i] & exponent) == exponent};
+    return other == 0;
   };
-  return dtype == Dtype::f64 ? each(reinterpret_cast<const double*>(sums))
-                             : each(reinterpret_cast<const float*>(sums));
+  using Words __attribute__((may_alias)) = uint32_t;
+  using LongWords __attribute__((may_alias)) = uint64_t;
+  return dtype == Dtype::f64
+             ? each(reinterpret_cast<const LongWords*>(sums), LongWords{0x7ff} << 52)
+             : each(reinterpret_cast<const Words*>(sums), Words{0xff} << 23);
 }
 
 // sums[part][chunk][unit], float32 (float64 for Dtype::f64), for all chunks into the first. Parts

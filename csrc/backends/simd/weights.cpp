@@ -89,7 +89,8 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
 }
 
 void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t first_box,
-                            int64_t boxes, char* sums, char* memory) const {
+                            int64_t boxes, char* sums, char* memory,
+                            std::atomic<bool>* finite) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const Side &row_side = this->row_side(), &lane_side = this->lane_side();
   Run* const runs = reinterpret_cast<Run*>(memory);
@@ -223,7 +224,7 @@ void WeightsPlan::run_boxes(const Operands& operands, const Part& part, int64_t 
               }
             }
         if (finishes && index + 1 == first_box + boxes)
-          finish(operands, part.group, block, panel, c);
+          finish(operands, part.group, block, panel, c, finite);
         if (keeps_sums_) c += panel_units(panel, block) * unit();
       }
     }
@@ -258,7 +259,8 @@ char* WeightsPlan::weights_of(const Operands& operands, int64_t group, const Lan
 
 // Writes a panel's sums for a block of lanes to the weights.
 void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBlock& block,
-                         const RowPanel& panel, char* sums) const {
+                         const RowPanel& panel, char* sums, std::atomic<bool>* finite) const {
+  if (finite && !all_finite(sums, panel_units(panel, block), problem_.dtype)) *finite = false;
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_));
   const int64_t row = row_stride(), lane = lane_stride();
@@ -314,13 +316,13 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
   }
 }
 
-void WeightsPlan::run(const Operands& operands) const {
+void WeightsPlan::compute(const Operands& operands, std::atomic<bool>* finite) const {
   const int64_t parts = static_cast<int64_t>(parts_.size()), boxes = grid_.boxes();
   if (chunks_ == 1) {
     parallel_for(problem_.threads, parts * all_.slices, [&](int64_t i) {
       char* const memory = local_scratch<char>(local_bytes_);
       run_boxes(operands_of_slice(all_, operands, i / parts), parts_[i % parts], 0, boxes,
-                memory + buffer_bytes_, memory);
+                memory + buffer_bytes_, memory, finite);
     });
     return;
   }
@@ -333,7 +335,7 @@ void WeightsPlan::run(const Operands& operands) const {
     const int64_t first = chunk * boxes_per_chunk_;
     run_boxes(operands_of_slice(all_, operands, slice), parts_[part], first,
               std::min(boxes_per_chunk_, boxes - first), sums_of(slice, part, chunk),
-              local_scratch<char>(local_bytes_));
+              local_scratch<char>(local_bytes_), nullptr);
   });
   add_chunks(problem_.threads, problem_.dtype, all, all_.slices * parts, chunks_, part_units_,
              [&](int64_t i) { return parts_[i % parts].units; });
@@ -345,7 +347,7 @@ void WeightsPlan::run(const Operands& operands) const {
     char* sums = sums_of(i / blocks, where.part, 0) + where.offset * unit();
     const Operands here = operands_of_slice(all_, operands, i / blocks);
     for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p) {
-      finish(here, part.group, block, panels_[p], sums);
+      finish(here, part.group, block, panels_[p], sums, finite);
       sums += panel_units(panels_[p], block) * unit();
     }
   });

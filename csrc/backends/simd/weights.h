@@ -8,6 +8,7 @@
 // lanes are taps of one channel where these are whole vectors: x is not transposed.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "backends/simd/box.h"
@@ -27,7 +28,13 @@ struct RowPanel {
 class WeightsPlan : public Plan {
  public:
   WeightsPlan(const Problem& problem, const Arithmetic& arithmetic);
-  void run(const Operands& operands) const override;
+  void run(const Operands& operands) const override { compute(operands, nullptr); }
+  // The same. Whether all sums are finite.
+  bool run_checked(const Operands& operands) const {
+    std::atomic<bool> finite = true;
+    compute(operands, &finite);
+    return finite;
+  }
 
  private:
   // Of a sum between folds (folded_runs.h), if rows are no longer. 16x16 from 21 to 21 channels,
@@ -68,12 +75,14 @@ class WeightsPlan : public Plan {
   void choose_packing();
   void lay_out_by_tap();
   void join_packing();
+  // `finite`: becomes false if a sum is not; or nullptr.
+  void compute(const Operands& operands, std::atomic<bool>* finite) const;
   void run_boxes(const Operands& operands, const Part& part, int64_t first_box, int64_t boxes,
-                 char* sums, char* memory) const;
+                 char* sums, char* memory, std::atomic<bool>* finite) const;
   char* weights_of(const Operands& operands, int64_t group, const LaneBlock& block,
                    const RowPanel& panel) const;
   void finish(const Operands& operands, int64_t group, const LaneBlock& block,
-              const RowPanel& panel, char* sums) const;
+              const RowPanel& panel, char* sums, std::atomic<bool>* finite) const;
   int64_t tap_offset(int64_t tap) const;
   bool joined_rows() const { return joined_ && lanes_on_y_; }
   bool joined_lanes() const { return joined_ && !lanes_on_y_; }
