@@ -54,6 +54,7 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
   if (slides) return slid_pixels_plan(p, chosen);
   if (row_phases(p, chosen.lanes)) return row_phases_plan(p, chosen);
   if (!pairs && tap_lanes(p, chosen.lanes)) return tap_lanes_plan(p, chosen);
+  if (tap_rows(p, chosen.lanes, pairs)) return tap_rows_plan(p, chosen);
   if (few_channels(p, chosen.lanes)) return few_channels_plan(p, chosen);
   if (pointwise_pixels(p, chosen.lanes)) return pointwise_plan(p, chosen);
   if (!may_read_in_place(p, chosen) && dilated_rows(p)) {

@@ -13,6 +13,7 @@
 #include "backends/simd/directed_plan.h"
 #include "backends/simd/edges.h"
 #include "backends/simd/folded_runs.h"
+#include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
 #include "core/parallel.h"
@@ -79,21 +80,9 @@ class FewChannelsPlan : public DirectedPlan {
   void multiply(const Group& group, const Parts& parts, const char* a, const char* b, char* sums,
                 int64_t columns, const F& meanwhile) const;
 
-  // How rows are cut into tiles, and of how many vectors these are: two make the best tile, as long
-  // as there are rows.
-  int64_t panels_of(const Group& group) const {
-    return ceil_div(group.rows, arithmetic_.tiles.max_rows[2]);
-  }
-  int64_t vectors_of(const Group& group) const {
-    int vectors = 2;
-    while (vectors < kMaxVectors &&
-           arithmetic_.tiles.max_rows[vectors + 1] >= ceil_div(group.rows, panels_of(group)))
-      ++vectors;
-    return vectors;
-  }
   int64_t tiles_of(const Group& group, int64_t columns) const {
-    return panels_of(group) * std::ssize(group.part_counts) *
-           ceil_div(columns, vectors_of(group) * arithmetic_.lanes);
+    return row_panels(arithmetic_, group.rows) * std::ssize(group.part_counts) *
+           ceil_div(columns, panel_vectors(arithmetic_, group.rows) * arithmetic_.lanes);
   }
   int64_t whole_lines(int64_t units) const {
     // Rows that lie a large power of two apart would share few sets of the cache.
@@ -371,7 +360,8 @@ template <class F>
 void FewChannelsPlan::multiply(const Group& group, const Parts& parts, const char* a, const char* b,
                                char* sums, int64_t columns, const F& meanwhile) const {
   const Tiles& tiles = arithmetic_.tiles;
-  const int64_t panels = panels_of(group), most_vectors = vectors_of(group);
+  const int64_t panels = row_panels(arithmetic_, group.rows),
+                most_vectors = panel_vectors(arithmetic_, group.rows);
   TileCall call{};
   call.set_steps(group.rows, plane_, unit());
   call.c_row = sums_pitch_;

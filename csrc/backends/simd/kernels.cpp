@@ -60,7 +60,7 @@ extern constinit const Arithmetic kPairs{
     {copy_elements_of<float, float>, copy_elements_of<float, bfloat16>},
     copy_halves,
     shifted_sum<float>,
-    nullptr,
+    added_taps<float>,
     {{}, {lane_row<bfloat16, float, TapKind::pair>, lane_row<bfloat16, bfloat16, TapKind::pair>}},
     {},
     {},

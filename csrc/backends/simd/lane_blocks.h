@@ -43,6 +43,19 @@ inline std::vector<LaneBlock> lane_blocks(int64_t channels, int lanes, int most_
   return blocks;
 }
 
+// So many rows as panels of tiles, and of how many vectors these are: two make the best tile, as
+// long as there are rows.
+inline int64_t row_panels(const Arithmetic& arithmetic, int64_t rows) {
+  return ceil_div(rows, arithmetic.tiles.max_rows[2]);
+}
+inline int64_t panel_vectors(const Arithmetic& arithmetic, int64_t rows) {
+  int vectors = 2;
+  while (vectors < kMaxVectors &&
+         arithmetic.tiles.max_rows[vectors + 1] >= ceil_div(rows, row_panels(arithmetic, rows)))
+    ++vectors;
+  return vectors;
+}
+
 // Lanes of all blocks.
 inline int64_t padded_lanes(const std::vector<LaneBlock>& blocks, int lanes) {
   return blocks.back().lane + int64_t{blocks.back().vectors} * lanes;

@@ -19,6 +19,9 @@ std::unique_ptr<const Plan> data_plan(const Problem& problem, const Arithmetic& 
 // The same where tiles read a copy of all of the operand; else nothing.
 std::unique_ptr<const Plan> copying_data_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> few_channels_plan(const Problem& problem, const Arithmetic& arithmetic);
+// For fprop of stride 1 and dgrad, of which every result has a tap; rows of the operand follow each
+// other.
+std::unique_ptr<const Plan> tap_rows_plan(const Problem& problem, const Arithmetic& arithmetic);
 // For fprop of stride 1 and dgrad without dilation, of windows as long as they are apart or longer
 // and channels that are neighbours in the operand; the first of three axes has one tap of stride 1
 // without padding. Not for pairs.
