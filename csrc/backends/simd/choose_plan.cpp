@@ -47,8 +47,9 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
   if (p.wanted == Role::w) {
     // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3
     // with stride 3, 3x3 and 2x2; Zen 4).
-    const Arithmetic& arithmetic = g.axes.back().y > 1 ? chosen : plain;
-    if (mirrors(p, plain.lanes)) return mirrored_weights_plan(p, chosen);
+    const auto arithmetic_of = [&](int64_t windows) { return windows > 1 ? &chosen : &plain; };
+    if (mirrors(p, plain.lanes)) return mirrored_weights_plan(p, *arithmetic_of(g.axes.back().x));
+    const Arithmetic& arithmetic = *arithmetic_of(g.axes.back().y);
     return phased ? phased_plan(p, arithmetic, *phased) : weights_plan(p, arithmetic);
   }
   if (slides) return slid_pixels_plan(p, chosen);

@@ -205,13 +205,11 @@ bool tap_lanes(const Problem& p, int64_t lanes) {
 // and transposed, from 8 to 512 channels into 1 to 4, two threads of Zen 4, 110 random layers, by
 // rows over channels that are summed over:
 // - float32, 16 lanes, channels first (read in place), up to a half 0.14 to 1.1, 0.6 in the mean,
-// to
-//   1.1 0.9, more 1.2;
+//   up to 1.1 0.9, more 1.2;
 // - pairs, channels first, up to a third 0.25 to 1.15, 0.75, to a half 0.95; float32 and float16, 8
 //   lanes, 0.21 to 1.17, 0.7, and 0.92;
 // - channels last, where tap_lanes_plan does not serve, up to a fifth 0.26 to 1.2, 0.85 in the
-// mean,
-//   to a third 0.95, more 1.05 to 1.3.
+//   mean, to a third 0.95, more 1.05 to 1.3.
 bool tap_rows(const Problem& p, int64_t lanes, bool pairs) {
   constexpr double kMostSums = 256 << 10;  // of rows and planes that results share
   constexpr int64_t kShortRow = 256;       // of those that are cut
