@@ -95,17 +95,30 @@ def test_what_is_not_finite_reaches_its_own_taps_alone(target: str, value: float
         assert call.kernel().startswith(PLAN)
 
 
+@pytest.mark.parametrize("held", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
-def test_added_to_what_memory_holds(target: str) -> None:
-    """A second computation, of what is not finite, would be added, too: it is not mirrored."""
+def test_added_to_what_memory_holds(target: str, dtype: torch.dtype, held: torch.dtype) -> None:
+    """In memory of their own first: what is not finite is computed, but not added, twice."""
+    if held not in (dtype, torch.float32) or (dtype, held) == (torch.float64, torch.float32):
+        return
     with torch_ops.backends.use("simd", target):
-        call = layer(32, 2, (12, 12), (3, 3), pad=1, dtype=torch.float32)
+        call = layer(32, 2, (14, 16), (3, 3), groups=2, dtype=dtype)
         x, y = call.operands
-        x[0, 0, 0, 0] = float("inf")
-        y[0, :, 0, 0] = 1
-        held = integers(*call.attributes["weights_shape"])
-        expected = held + call.exact()
+        shape = call.attributes["weights_shape"]
         attributes = {k: v for k, v in call.attributes.items() if k != "weights_shape"}
-        torch_ops.convolution_backward_weights_add_(held, x, y, **attributes)
-        assert held[:, 0].isinf().any()
-        assert torch.equal(held.nan_to_num(nan=77), expected.nan_to_num(nan=77))
+        for value in (0.0, float("inf")):
+            x[0, 0, 0, 0] = value
+            y[0, :, 0, 0] = 1
+            for filled, memory in (
+                (True, integers(*shape, dtype=held)),
+                (True, integers(*shape, dtype=held).movedim(1, -1).contiguous().movedim(-1, 1)),
+                (False, integers(*shape[:-1], 2 * shape[-1], dtype=held)[..., ::2]),
+            ):
+                expected = memory + call.exact().to(held)
+                named = "convolution_backward_weights_add_"
+                plan = torch_ops.backends.explain(named, memory, x, y, **attributes)
+                assert plan.kernel.startswith(PLAN) == filled, plan.kernel
+                torch_ops.convolution_backward_weights_add_(memory, x, y, **attributes)
+                assert memory.isfinite().all() == (value == 0)
+                assert torch.equal(memory.nan_to_num(nan=77), expected.nan_to_num(nan=77))

@@ -169,6 +169,39 @@ def test_tiles_of_winograd_of_slices(target: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "held"),
+    [
+        (torch.float32, torch.float32),
+        (torch.float16, torch.float16),
+        (torch.float16, torch.float32),
+    ],
+    ids=str,
+)
+@every_target
+def test_tiles_of_winograd_are_added(target: str, dtype: torch.dtype, held: torch.dtype) -> None:
+    """To what memory holds; what is not finite is computed twice, but not added twice."""
+    attributes = {
+        "strides": [1, 1], "dilations": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1],
+        "data_format": "NCX", "weights_format": "OIX",
+    }  # fmt: skip
+    add = torch_ops.convolution_backward_weights_add_
+    for channels, tiled in ((40, True), (1300, False)):  # of more than 4 MB as float32
+        x, y = integers(2, 100, 31, 30, dtype=dtype), integers(2, channels, 31, 30, dtype=dtype)
+        for value in (0.0, torch.inf):
+            x[1, 3, 7, 8] = value
+            memory = integers(channels, 100, 3, 3, dtype=held)
+            expected = memory.double()
+            with torch_ops.backends.use("reference"):
+                add(expected, x.double(), y.double(), **attributes)
+            with torch_ops.backends.use("simd", target):
+                plan = torch_ops.backends.explain(add.__name__, memory, x, y, **attributes)
+                assert ("Winograd" in plan.kernel) == tiled, plan
+                add(memory, x, y, **attributes)
+            found = memory.double().nan_to_num(nan=7, posinf=8, neginf=9)
+            assert torch.equal(found, expected.nan_to_num(nan=7, posinf=8, neginf=9))
+
+
+@pytest.mark.parametrize(
     ("wanted", "spoilt"), [("fprop", "x"), ("fprop", "w"), ("dgrad", "y"), ("wgrad", "x")]
 )
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])

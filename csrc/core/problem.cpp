@@ -48,7 +48,8 @@ Operands operands_of_slice(const Problem& p, const Operands& operands, int64_t s
 }
 
 Dtype result_dtype(const Problem& p) {
-  return p.epilogue == Epilogue::add_to_f32 ? Dtype::f32 : p.dtype;
+  const bool widened = p.epilogue == Epilogue::overwrite_f32 || p.epilogue == Epilogue::add_to_f32;
+  return widened && element_bytes(p.dtype) == 2 ? Dtype::f32 : p.dtype;
 }
 
 size_t hash(const Problem& p) {

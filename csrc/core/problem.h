@@ -32,9 +32,13 @@ struct WeightsStrides {
 // What becomes of a weights gradient; other roles are overwritten.
 enum class Epilogue {
   overwrite,
-  add,         // to what the memory holds
-  add_to_f32,  // the same, and the memory holds float32 where the data have 16 bits
+  overwrite_f32,  // the memory holds float32 where the data have 16 bits
+  add,            // to what the memory holds
+  add_to_f32,     // the same, float32 where the data have 16 bits
 };
+inline bool adds(Epilogue epilogue) {
+  return epilogue == Epilogue::add || epilogue == Epilogue::add_to_f32;
+}
 
 struct Problem {
   Geometry geometry;

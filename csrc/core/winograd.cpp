@@ -35,7 +35,7 @@ bool suits_winograd(const Problem& all, int64_t lanes) {
   // 0.9 to 1.75, and of up to 64 on a side over 1024 pixels 1.25 to 1.75.
   constexpr int64_t kFewPixels = 1024, kFewChannels = 64;
   const Geometry& g = p.geometry;
-  if (p.dtype == Dtype::f64 || p.epilogue != Epilogue::overwrite) return false;
+  if (p.dtype == Dtype::f64 || adds(p.epilogue)) return false;
   if (std::min(g.x_channels, g.y_channels) < kLeastChannels) return false;
   // Products of the direct method over those of tiles whose operand has four positions.
   double gain = 1;

@@ -1,6 +1,7 @@
 #include "backends/simd/choose_plan.h"
 
 #include <optional>
+#include <utility>
 
 #include "backends/simd/plans.h"
 #include "backends/simd/rules/rules.h"
@@ -41,14 +42,21 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
     return p.wanted == Role::w ? grouped_weights_plan(p, lanes, paired)
                                : grouped_data_plan(p, lanes, paired);
   }
-  if (chosen.winograd && suits_winograd(p, plain.lanes))
-    return p.wanted == Role::w ? winograd_weights_plan(p, chosen) : winograd_plan(p, chosen);
+  const std::optional<Problem> apart = overwriting(p);
+  const Problem& written = apart ? *apart : p;
+  const auto added = [&](std::unique_ptr<const Plan> plan) {
+    return apart ? added_weights_plan(p, plain, std::move(plan)) : std::move(plan);
+  };
+  if (chosen.winograd && suits_winograd(written, plain.lanes))
+    return p.wanted == Role::w ? added(winograd_weights_plan(written, chosen))
+                               : winograd_plan(p, chosen);
   const std::optional<int> phased = phased_axis(p);
   if (p.wanted == Role::w) {
     // Pairs are of windows of the last axis: of one, with zeros, 1.1 to 1.9 times as long (3x3x3
     // with stride 3, 3x3 and 2x2; Zen 4).
     const auto arithmetic_of = [&](int64_t windows) { return windows > 1 ? &chosen : &plain; };
-    if (mirrors(p, plain.lanes)) return mirrored_weights_plan(p, *arithmetic_of(g.axes.back().x));
+    if (mirrors(written, plain.lanes))
+      return added(mirrored_weights_plan(written, *arithmetic_of(g.axes.back().x)));
     const Arithmetic& arithmetic = *arithmetic_of(g.axes.back().y);
     return phased ? phased_plan(p, arithmetic, *phased) : weights_plan(p, arithmetic);
   }

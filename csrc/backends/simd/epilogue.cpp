@@ -41,7 +41,7 @@ void add_result(const Arithmetic& arithmetic, Dtype dtype, const Copy& sums) {
 
 void write_weights(const Problem& problem, const Arithmetic& arithmetic, const Copy& sums) {
   const Dtype dtype = result_dtype(problem);
-  if (problem.epilogue != Epilogue::overwrite) {
+  if (adds(problem.epilogue)) {
     if (dtype == Dtype::f64)
       add_result<double>(arithmetic, dtype, sums);
     else

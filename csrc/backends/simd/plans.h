@@ -65,6 +65,12 @@ std::unique_ptr<const Plan> weights_plan(const Problem& problem, const Arithmeti
 // first window, or what lies behind.
 std::unique_ptr<const Plan> mirrored_weights_plan(const Problem& problem,
                                                   const Arithmetic& arithmetic);
+// Adds what a plan of overwriting(problem), where there is such a problem, computes in memory of
+// its own: that plan may have to compute it twice, as those above and Winograd's do where sums are
+// not finite.
+std::optional<Problem> overwriting(const Problem& problem);
+std::unique_ptr<const Plan> added_weights_plan(const Problem& problem, const Arithmetic& arithmetic,
+                                               std::unique_ptr<const Plan> overwriting);
 // For a weights gradient of one slice, or dgrad without dilation whose windows meet all rows; along
 // the axis x is longer than its stride times its dilation.
 std::unique_ptr<const Plan> phased_plan(const Problem& problem, const Arithmetic& arithmetic,

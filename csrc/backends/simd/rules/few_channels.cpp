@@ -254,7 +254,7 @@ bool mirrors(const Problem& p, int64_t lanes) {
   constexpr int64_t kFewChannels = 3, kMostChannels = 11, kManyPixels = 2048, kMostRows = 256;
   const Geometry& g = p.geometry;
   const Axis& row = g.axes.back();
-  if (p.epilogue != Epilogue::overwrite || !unit_strides(g)) return false;
+  if (adds(p.epilogue) || !unit_strides(g)) return false;
   if (row.k == 1 || row.dilation > 1 || g.y_channels >= g.x_channels) return false;
   double windows = 1;  // over those of now
   for (const Axis& axis : g.axes) {
