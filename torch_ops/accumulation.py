@@ -18,9 +18,9 @@ def accumulate_gradients() -> Iterator[None]:
     Of the operators of this package, also in :mod:`torch_ops.functional`, :mod:`torch_ops.nn` and
     converted models. Where a weight has a gradient already, torch computes a second one and adds
     it; here the kernel adds, and there is no second one, but for working memory of up to 4 MB.
-    Values differ by rounding at most. Where the weight is cast, as by autocast, and the convolution computes in 16 bits, its sums are added
-    to the float32 gradient unrounded. The same for a weight of 16 bits whose gradient is, or by
-    ``weight.grad_dtype`` will be, float32.
+    Values differ by rounding at most. Where the weight is cast, as by autocast, and the convolution
+    computes in 16 bits, its sums are added to the float32 gradient unrounded. The same for a weight
+    of 16 bits whose gradient is, or by ``weight.grad_dtype`` will be, float32.
 
     On this thread, for calls of ``backward()`` inside the block. Torch's way is taken, with the
     same result, where something between the kernel and ``weight.grad`` might notice: hooks on the
