@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/directed_plan.h"
@@ -95,6 +94,9 @@ class TapRowsPlan : public DirectedPlan {
   }
   // Channels first, those of a part are copied together, of as many pixels as then fit.
   bool by_part() const { return in_.stride[3] == 1; }
+  int64_t terms_bytes() const {  // of a result
+    return whole_lines(problem_.geometry.taps() * int64_t{sizeof(void*)});
+  }
   // The sums of a plane are kept while results meet it.
   int64_t kept_planes() const { return reach_[1].end - reach_[1].first; }
   char* sums_of(char* sums, int64_t plane) const {
@@ -109,10 +111,10 @@ class TapRowsPlan : public DirectedPlan {
   Packing packing_;
   BoxGrid grid_;  // of windows
   bool in_place_;
-  int64_t copied_;                      // steps that are copied together
-  int64_t piece_;                       // pixels that are copied at a time
-  int64_t pixels_pitch_, sums_pitch_;   // of a channel; of a row of tiles
-  int64_t results_pitch_, most_terms_;  // of a channel's row of results; of a result
+  int64_t copied_;                     // steps that are copied together
+  int64_t piece_;                      // pixels that are copied at a time
+  int64_t pixels_pitch_, sums_pitch_;  // of a channel; of a row of tiles
+  int64_t results_pitch_;              // of a channel's row of results
   int64_t pixel_units_, sum_units_, result_units_, local_bytes_;
 };
 
@@ -174,18 +176,17 @@ void TapRowsPlan::choose_sizes() {
   const Range last = steps_of(parts() - 1);  // no part has more
   // Channels first. Tiles of 8 lanes, which read one line of a channel, wait for memory: 1.2 to 1.5
   // times the time of copies (Zen 4).
-  in_place_ = element() == unit() && !arithmetic_.pairs && in_.stride[3] == 1 && lanes > 8;
+  in_place_ = by_part() && element() == unit() && lanes > 8;
   copied_ = by_part() ? last.end - last.begin : in_units_;
   const int64_t most_pixels = kPixelBytes / (copied_ * unit()) / behind * behind;
   piece_ = std::min(ceil_div(box_pixels, lanes) * lanes, std::max(most_pixels, behind));
   pixels_pitch_ = odd_lines(in_place_ ? lanes : piece_);
   results_pitch_ = odd_lines(grid_.size[3] * axes_[3].step + 2 * behind);
-  most_terms_ = problem_.geometry.taps();
 
   pixel_units_ = copied_ * pixels_pitch_ + behind;
   sum_units_ = kept_planes() * rows_ * sums_pitch_;
   result_units_ = out_channels_ * results_pitch_;
-  local_bytes_ = whole_lines(most_terms_ * int64_t{sizeof(void*)});
+  local_bytes_ = terms_bytes();
   for (const int64_t units :
        {pixel_units_, sum_units_, result_units_, results_pitch_, out_channels_ * lanes})
     local_bytes_ += whole_lines(units * unit());
@@ -247,7 +248,7 @@ void TapRowsPlan::multiply_row(const char* pixels, int64_t step, int64_t count, 
   }
 }
 
-// What all taps have for the windows of an item, of one plane of the operand: of pixels that follow
+// What all taps have for the windows of a box, of one plane of the operand: of pixels that follow
 // each other, row after row.
 void TapRowsPlan::multiply_plane(const char* in, const BoxRange& box, int64_t plane,
                                  const char* packed, const Local& local) const {
@@ -384,8 +385,7 @@ void TapRowsPlan::run_box(const Operands& operands, int64_t group, const BoxRang
                           const char* packed) const {
   Local local;
   local.terms = reinterpret_cast<const void**>(local_scratch<char>(local_bytes_));
-  char* memory =
-      reinterpret_cast<char*>(local.terms) + whole_lines(most_terms_ * int64_t{sizeof(void*)});
+  char* memory = reinterpret_cast<char*>(local.terms) + terms_bytes();
   const auto part = [&](int64_t units) {
     memory += whole_lines(units * unit());
     return memory - whole_lines(units * unit());

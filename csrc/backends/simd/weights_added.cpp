@@ -1,6 +1,5 @@
 // A weights gradient that is added to what memory holds, of a plan that overwrites.
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <utility>

@@ -3,6 +3,7 @@
 //
 // Windows are then the pixels of x. Those at its border meet zeros where y ends, which matters
 // where they are not finite: then all is computed again as it was asked for.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
