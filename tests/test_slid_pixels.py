@@ -33,6 +33,14 @@ def test_rows_of_every_kind(target: str, dtype: torch.dtype) -> None:
             ("rows of stride 2", "fprop", 3, (30, 64), (4, 4), {"stride": 2, "pad": 1}),
             ("columns of stride 2", "fprop", 3, (17, 64), (3, 5), {"stride": (1, 2), "pad": 2}),
             ("rows alone of stride 3", "fprop", 3, (31, 48), (5, 3), {"stride": (3, 1), "pad": 1}),
+            ("patches", "fprop", 3, (12, 64), (4, 4), {"stride": 4}),
+            ("patches of odd pixels", "fprop", 2, (10, 163), (5, 5), {"stride": 5}),
+            ("patches of three axes", "fprop", 2, (6, 6, 96), (3, 3, 3), {"stride": 3}),
+            ("columns of stride 3", "fprop", 4, (9, 96), (2, 3), {"stride": (1, 3)}),
+            ("columns of stride 7", "fprop", 2, (9, 226), (1, 9), {"stride": (1, 7), "pad": 1}),
+            ("one axis of stride 8", "fprop", 2, (2050,), (16,), {"stride": 8, "pad": 5}),
+            ("one axis of stride 20", "fprop", 2, (2000,), (40,), {"stride": 20, "pad": 3}),
+            ("dealt dilated taps", "fprop", 2, (9, 130), (1, 5), {"stride": (1, 4), "dilation": 3}),
             ("dilated rows", "fprop", 4, (20, 48), (3, 5), {"dilation": 3, "pad": 4}),
             ("dealt dilated rows", "fprop", 2, (9, 96), (3, 4), {"stride": (1, 2), "dilation": 3}),
             ("groups", "fprop", 2, (9, 34), (3, 3), {"groups": 3}),
@@ -71,9 +79,9 @@ def test_every_number_of_channels_and_pixels(target: str, dtype: torch.dtype) ->
 @every_target
 def test_bias(target: str, dtype: torch.dtype) -> None:
     with torch_ops.backends.use("simd", target):
-        for channels, into, stride in itertools.product((1, 2, 3, 8), (7, 36), (1, 2)):
+        for channels, into, stride in itertools.product((1, 2, 3, 8), (7, 36), (1, 2, 3)):
             call = problem(
-                *("fprop", channels, (9, 64), (3, 3)), into=into, stride=stride, dtype=dtype
+                *("fprop", channels, (9, 96), (3, 3)), into=into, stride=stride, dtype=dtype
             )
             call = call.with_bias(integers(into, dtype=dtype))
             assert torch.equal(call.run(), call.exact()), (channels, into, stride)
@@ -86,12 +94,16 @@ def test_any_strides_of_images_channels_and_rows(target: str, dtype: torch.dtype
     memory = integers(9000, dtype=dtype)
     with torch_ops.backends.use("simd", target):
         for strides in ((1, 2, 3, 1), (7, 3, 2, 1), (0, 0, 0, 1), (901, 300, 33, 1), (1, 0, 90, 1)):
-            for offset, channels in itertools.product((0, 3), (3, 4)):
-                call = problem("fprop", channels, (9, 32), (3, 3), into=17, pad=1, dtype=dtype)
-                x = memory.as_strided((2, channels, 9, 32), strides, offset)
+            for offset, channels, stride in itertools.product((0, 3), (3, 4), (1, 3)):
+                pixels = (9, 32 * stride)
+                call = problem(
+                    *("fprop", channels, pixels, (3, 3)),
+                    **{"into": 17, "pad": 1, "stride": stride, "dtype": dtype},
+                )
+                x = memory.as_strided((2, channels, *pixels), strides, offset)
                 call = type(call)(call.name, (x, call.operands[1]), call.attributes)
                 assert PLAN in call.kernel()
-                assert torch.equal(call.run(), call.exact()), (strides, offset, channels)
+                assert torch.equal(call.run(), call.exact()), (strides, offset, channels, stride)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
@@ -102,8 +114,9 @@ def test_what_is_not_finite_reaches_its_own_results_alone(
 ) -> None:
     """In the last channel, which pairs have alone, and in vectors that end behind the row."""
     with torch_ops.backends.use("simd", target):
-        for channels, stride in itertools.product((1, 3), (1, 2)):
-            call = problem("fprop", channels, (5, 37), (2, 3), stride=stride, pad=1, dtype=dtype)
+        for channels, stride in itertools.product((1, 3), (1, 2, 3)):
+            kernel = (3, 3) if stride == 3 else (2, 3)
+            call = problem("fprop", channels, (5, 37), kernel, stride=stride, pad=1, dtype=dtype)
             x, w = call.operands
             w.fill_(1)
             for pixel in (0, 1, 15, 16, 30, 31, 32, 35, 36):

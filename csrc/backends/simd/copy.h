@@ -142,13 +142,17 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
   const From block = from.at(row * From::kElements + column * c.from_column);
   RowPlaces<dealt, To> places(c, row);
   const bool odd = kSplit<From> && c.odd;
+  // Of less than a vector: up to the last column's end all of the source's memory may be read.
+  const int64_t end = (columns - 1) * c.from_column + rows * From::kElements;
+  const int64_t reach = n * From::kElements + (odd ? c.second : 0);
   Vector<Unit> lines[n];
-  if (rows >= n && columns >= n + odd) {
+  if (columns >= n + odd && (rows >= n || (n - 1) * c.from_column + reach <= end)) {
 #pragma GCC unroll kUnroll
     for (int j = 0; j < n; ++j) lines[j] = block.at(j * c.from_column).all();
     transpose(lines);
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < n; ++i) store(places.next() + column, lines[i]);
+    for (int i = 0; i < n; ++i)
+      if (i < rows) store(places.next() + column, lines[i]);
     return;
   }
   if (rows >= n) {
@@ -156,9 +160,6 @@ CONVTBW_INLINE void copy_block(const Copy& c, From from, int64_t row, int64_t co
     for (int j = 0; j < n; ++j)
       lines[j] = j < columns ? column_of(c, block, j, j == columns - 1, true, n) : Vector<Unit>{};
   } else {
-    // Less than a vector: up to the last column's end all of the source's memory may be read.
-    const int64_t end = (columns - 1) * c.from_column + rows * From::kElements;
-    const int64_t reach = n * From::kElements + (odd ? c.second : 0);
     for (int j = 0; j < n; ++j)
       lines[j] = j < columns ? column_of(c, block, j, j == columns - 1,
                                          j * c.from_column + reach <= end, rows)

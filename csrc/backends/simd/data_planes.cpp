@@ -53,7 +53,9 @@ class PlaneDataPlan : public DirectedPlan {
 
 PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmetic)
     : DirectedPlan(problem, arithmetic),
-      slid_(problem, arithmetic),
+      slid_(problem, arithmetic,
+            problem.geometry.axes[2].stride > 2 ? SlidRows::InLanes::taps
+                                                : SlidRows::InLanes::pixels),
       ask_ahead_(gains_ahead(problem)),
       taps_(slid_.all_taps()) {
   const int64_t groups = problem.geometry.groups;

@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "backends/simd/far_bytes.h"
+#include "backends/simd/phases.h"
 
 namespace convtbw::simd {
 
-SlidRows::SlidRows(const Problem& problem, const Arithmetic& arithmetic)
+SlidRows::SlidRows(const Problem& problem, const Arithmetic& arithmetic, InLanes lanes)
     : arithmetic_(arithmetic),
       tensor_(problem.wanted == Role::x ? y_tensor(problem) : x_tensor(problem)),
-      reversed_(problem.wanted == Role::x) {
+      reversed_(problem.wanted == Role::x),
+      lanes_(lanes) {
   const Geometry& g = problem.geometry;
   windows_[0] = g.batch;
   for (int a = 0; a < kMaxRank; ++a) {
@@ -18,6 +20,7 @@ SlidRows::SlidRows(const Problem& problem, const Arithmetic& arithmetic)
     sliding_[a + 1] = {axis.k, first, axis.stride, axis.dilation};
     windows_[a + 1] = reversed_ ? axis.x : axis.y;
   }
+  parts_ = taps_in_lanes() ? 1 : sliding_[3].stride;
 }
 
 PerAxis<int64_t> SlidRows::box_size(int64_t least_boxes, int64_t most_units) const {
@@ -54,10 +57,8 @@ BoxGrid SlidRows::cut(int64_t least_boxes, int64_t most_units) {
   const auto whole_vectors = [&](int64_t units) { return ceil_div(units, lanes) * lanes; };
   // A last vector of pixels is read beyond the last window.
   row_ = whole_vectors(length(3, taps_in_lanes() ? size[3] : whole_vectors(size[3])));
-  if (dealt()) {
-    half_ = whole_vectors(ceil_div(row_, 2));
-    row_ = 2 * half_;
-  }
+  part_ = whole_vectors(ceil_div(row_, parts_));
+  row_ = parts_ * part_;
   plane_ = length(2, size[2]) * row_;
   buffer_units_ = length(1, size[1]) * plane_;
   const int64_t steps = sliding_[2].stride, rows = sliding_[2].taps;
@@ -117,29 +118,60 @@ Ahead SlidRows::ahead(const void* data, int64_t channel, const BoxRange& box, in
   return {static_cast<const char*>(data) + from * bytes, count * bytes};
 }
 
+// Pixels of a row of more than two parts: those before the first whole turn, in whole turns, and
+// behind the last one. `copy` is of rows, whose `from` is that of the first position.
+void SlidRows::deal(Copy copy, const Range& positions, char* row) const {
+  const int64_t unit = element_bytes(sum_dtype(tensor_.dtype)),
+                bytes = element_bytes(tensor_.dtype);
+  const char* const from = static_cast<const char*>(copy.from);
+  copy.from_row = copy.to_column = 1;
+  copy.from_column = parts_;
+  copy.to_row = part_;
+  const auto turns = [&](int64_t begin, int64_t end, int64_t parts, int64_t count) {
+    if (begin == end) return;
+    copy.from = from + (begin - positions.begin) * bytes;
+    copy.to = row + place(begin) * unit;
+    copy.rows = parts;
+    copy.columns = count;
+    arithmetic_.pack[static_cast<int>(tensor_.dtype)](copy);
+  };
+  const int64_t first = std::min(positions.end, ceil_div(positions.begin, parts_) * parts_);
+  const int64_t last = std::max(first, positions.end / parts_ * parts_);
+  turns(positions.begin, first, first - positions.begin, 1);
+  turns(first, last, parts_, (last - first) / parts_);
+  turns(last, positions.end, positions.end - last, 1);
+}
+
 void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char* buffer,
                     Halves halves) const {
   const auto [begin, range, any] = present(box);
   if (!any) return;
-  const int64_t bytes = element_bytes(tensor_.dtype), unit = tensor_.dtype == Dtype::f64 ? 8 : 4;
+  const int64_t bytes = element_bytes(tensor_.dtype),
+                unit = element_bytes(sum_dtype(tensor_.dtype));
+  const int64_t rows = range[2].end - range[2].begin, row = range[2].begin * row_;
+  PerAxis<int64_t> position{box.begin[0], 0, begin[2] + range[2].begin, begin[3] + range[3].begin};
   for (int64_t plane = range[1].begin; plane < range[1].end; ++plane) {
-    const int64_t from = channel * tensor_.channel + box.begin[0] * tensor_.stride[0] +
-                         (begin[1] + plane) * tensor_.stride[1] +
-                         (begin[2] + range[2].begin) * tensor_.stride[2] + begin[3] +
-                         range[3].begin;
-    const int64_t row = plane * plane_ + range[2].begin * row_;
-    const auto to = [&](int64_t position) { return buffer + (row + place(position)) * unit; };
-    const PlaneCopy copy{static_cast<const char*>(data) + from * bytes,
-                         tensor_.stride[2],
-                         to(range[3].begin),
-                         row_,
-                         range[2].end - range[2].begin,
-                         range[3].end - range[3].begin,
-                         to(range[3].begin + 1),
-                         tensor_.channel,
-                         halves};
-    const int dtype = static_cast<int>(tensor_.dtype);
-    (dealt() ? arithmetic_.plane_deal : arithmetic_.plane_copy)[dtype](copy);
+    position[1] = begin[1] + plane;
+    const void* const from = static_cast<const char*>(data) +
+                             (channel * tensor_.channel + offset(position, tensor_.stride)) * bytes;
+    char* const to = buffer + (plane * plane_ + row) * unit;
+    if (parts_ > 2) {
+      Copy copy{};
+      copy.from = from;
+      copy.halves = halves;
+      copy.second = tensor_.channel;
+      copy.times = rows;
+      copy.from_time = tensor_.stride[2];
+      copy.to_time = row_;
+      deal(copy, range[3], to);
+      continue;
+    }
+    const auto place_of = [&](int64_t i) { return to + place(range[3].begin + i) * unit; };
+    const PlaneCopy copy{
+        from,        tensor_.stride[2], place_of(0), row_, rows, range[3].end - range[3].begin,
+        place_of(1), tensor_.channel,   halves};
+    (parts_ == 2 ? arithmetic_.plane_deal
+                 : arithmetic_.plane_copy)[static_cast<int>(tensor_.dtype)](copy);
   }
 }
 

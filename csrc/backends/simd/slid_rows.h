@@ -1,7 +1,7 @@
 // Channels first: lanes are neighbours of one channel, so that nothing is transposed: pixels where
-// the last stride is 1 or 2, or else taps (of depthwise problems). What windows slide over is
-// copied channel by channel, with its padding and converted, into one buffer in the cache. With a
-// stride of 2, a row's pixels are dealt to two halves in turn: those that a tap meets lie side by
+// or else taps (of depthwise problems with strides of more than 2). What windows slide over is
+// copied channel by channel, with its padding and converted, into one buffer in the cache. With
+// strides a row's pixels are dealt in turn to as many parts: those that a tap meets lie side by
 // side.
 #pragma once
 
@@ -30,13 +30,15 @@ struct Ahead {
 // What windows slide over: x, or y of a dgrad of stride 1.
 class SlidRows {
  public:
-  SlidRows(const Problem& problem, const Arithmetic& arithmetic);
+  enum class InLanes : uint8_t { pixels, taps };
+
+  SlidRows(const Problem& problem, const Arithmetic& arithmetic, InLanes lanes = InLanes::pixels);
 
   // Of windows; taps ascend with the positions that they meet.
   const PerAxis<Sliding>& sliding() const { return sliding_; }
   int64_t all_taps() const { return sliding_[1].taps * sliding_[2].taps * sliding_[3].taps; }
   bool reversed() const { return reversed_; }  // tap t is tap taps - 1 - t of the weights
-  bool taps_in_lanes() const { return sliding_[3].stride > 2; }
+  bool taps_in_lanes() const { return lanes_ == InLanes::taps; }
 
   // 32 KB take 1.0 to 1.4 times the time of these 96: rows that boxes share are copied for each.
   static constexpr int64_t kUnits = 24 << 10;
@@ -85,13 +87,14 @@ class SlidRows {
   const Tensor tensor_;
   PerAxis<Sliding> sliding_;
   PerAxis<int64_t> windows_;
-  const bool reversed_;
-  bool dealt() const { return sliding_[3].stride == 2; }
+  void deal(Copy copy, const Range& positions, char* row) const;
   // Of a position of a row: units.
-  int64_t place(int64_t position) const {
-    return dealt() ? position % 2 * half_ + position / 2 : position;
-  }
-  int64_t row_ = 0, half_ = 0, plane_ = 0, buffer_units_ = 0;  // units
+  int64_t place(int64_t position) const { return position % parts_ * part_ + position / parts_; }
+
+  const bool reversed_;
+  const InLanes lanes_;
+  int64_t parts_;                                              // of a row, dealt in turn
+  int64_t row_ = 0, part_ = 0, plane_ = 0, buffer_units_ = 0;  // units
   std::vector<PlaneSection> sections_;
   std::vector<int64_t> tap_rows_, row_taps_;
 };

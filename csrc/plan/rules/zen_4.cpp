@@ -63,10 +63,12 @@ bool suits_narrow_pixels(const Problem& p) {
 //   1.23; from up to 4 into 16 1.10 to 1.18, 1.13.
 // - Channels first, into whole vectors: few channels, short rows of windows, 1.07 to 1.3, 1.17,
 //   many taps with long strides 1.09 to 1.17, 1.17; patches of 4 and more pixels along a row, as
-//   ConvNeXt's and ViT's first layers have, from up to 12 1.03 to 1.24, 1.11; more channels, 5x5
-//   and more, of small images 1.02 to 1.13, 1.06.
+//   ViT's first layer has, of 64 products and more from up to 12 1.03 to 1.24, 1.11 (fewer 0.65 to
+//   1.17, 0.87: simd's pixels of a row); more channels, 5x5 and more, of small images 1.02 to 1.13,
+//   1.06.
 bool suits_float32_fprop(const Problem& p) {
-  constexpr int64_t kManyPixels = 7200, kFewPixels = 100, kShortRow = 31, kSomePixels = 64;
+  constexpr int64_t kManyPixels = 7200, kFewPixels = 100, kShortRow = 31, kSomePixels = 64,
+                    kSomeProducts = 64;
   const Geometry& g = p.geometry;
   const Axis& row = g.axes[2];
   const int64_t x = g.x_channels, y = g.y_channels;
@@ -77,7 +79,7 @@ bool suits_float32_fprop(const Problem& p) {
     return x <= 4 && y == kLanes && flops(p) >= 12'000'000;
   }
   if (apart(g) && unit_dilations(g) && row.k >= 4 && x <= 12 && y % kLanes == 0 &&
-      row.x >= kSomePixels)
+      row.x >= kSomePixels && x * g.taps() >= kSomeProducts)
     return true;
   if (std::min(x, y) <= 8) {
     const bool short_rows = row.y <= kShortRow && (x >= 5 || g.taps() > 20);
