@@ -85,13 +85,14 @@ def test_dense_rules_of_zen_4() -> None:
     assert served("convolution", 7, 224, 3, results=64, stride=4, **first) == "onednn"
     assert served("convolution", 7, 224, 3, results=64, stride=2, **first) == "simd"
     patches = first | {"padded": False, "results": 64}
-    assert served("convolution", 4, 128, 3, stride=4, **patches) == "onednn"
+    assert served("convolution", 4, 128, 4, stride=4, **patches) == "onednn"
+    assert served("convolution", 4, 128, 3, stride=4, **patches) == "simd"  # 48 products
     assert served("convolution", 4, 128, 12, stride=4, **patches) == "onednn"
     assert served("convolution", 4, 128, 13, stride=4, **patches) == "simd"
     assert served("convolution", 4, 128, 3, stride=3, **patches) == "simd"
     assert served("convolution", 3, 129, 3, stride=3, **patches) == "simd"
-    assert served("convolution", 4, 60, 3, stride=4, batch=8, **patches) == "simd"
-    assert served("convolution", 4, 128, 3, stride=4, **patches | {"results": 72}) == "simd"
+    assert served("convolution", 4, 60, 4, stride=4, batch=8, **patches) == "simd"
+    assert served("convolution", 4, 128, 4, stride=4, **patches | {"results": 72}) == "simd"
     assert served("convolution", 5, 28, 64, **first) == "onednn"
     assert served("convolution", 5, 48, 64, **first) == "simd"
     assert served("convolution", 4, 28, 64, **first) == "simd"
@@ -129,6 +130,21 @@ def test_dense_rules_of_zen_4() -> None:
     assert served(weights, 3, 56, 12, batch=8) == "simd"
     assert served(weights, 2, 256, 4, results=32, stride=2, batch=1) == "onednn"
     assert served(weights, 2, 224, 4, results=32, stride=2, batch=1) == "simd"
+    # Volumes.
+    for op in ("convolution", weights, data):
+        for attributes in ({}, first):
+            volume = {"axes": 3, "batch": 1, **attributes}
+            assert served(op, 5, 16, 16, **volume) == "onednn"
+            assert served(op, 5, 16, 20, **volume) == "simd"
+            assert served(op, 5, 16, 16, stride=2, **volume) == "simd"
+    for extent, backend in ((8, "onednn"), (7, "simd")):  # 4x4x4 windows, or 3x3x3
+        assert served("convolution", 5, extent, 32, axes=3, padded=False, **first) == backend
+    for op in ("convolution", data):
+        assert served(op, 5, 16, 16, axes=3, batch=4) == "simd"
+        assert served(op, 5, 16, 16, axes=3, batch=4, **first) == "onednn"
+    assert served("convolution", 4, 16, 16, axes=3, **first) == "onednn"
+    assert served(data, 4, 16, 16, axes=3, **first) == "simd"
+    assert served(weights, 5, 16, 16, axes=3, padded=False) == "simd"
     # One tap of many pixels.
     for channels, backend in ((12, "onednn"), (13, "simd")):
         for op in ("convolution", weights):
@@ -139,6 +155,12 @@ def test_dense_rules_of_zen_4() -> None:
         assert served(op, 1, 128, 12, **first) == "simd"
     # bfloat16
     half = {"dtype": torch.bfloat16}
+    assert served("convolution", 5, 16, 16, axes=3, **first, **half) == "onednn"
+    assert served("convolution", 5, 16, 16, axes=3, batch=4, **half) == "simd"
+    assert served(data, 5, 16, 16, axes=3, **half) == "onednn"
+    assert served(weights, 5, 16, 16, axes=3, **half) == "onednn"
+    assert served(weights, 4, 16, 16, axes=3, **half) == "simd"
+    assert served(weights, 5, 16, 64, results=32, axes=3, **half) == "simd"
     assert served("convolution", 3, 56, 4, results=24, **half) == "onednn"
     assert served("convolution", 3, 40, 4, results=24, **half) == "simd"
     assert served("convolution", 3, 56, 20, **half) == "simd"

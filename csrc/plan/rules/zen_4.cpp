@@ -44,6 +44,38 @@ bool misses_taps(const Problem& p) {
          present_part(g) < kMostPresent;
 }
 
+// Volumes of whole vectors of channels under windows of 4x4x4 to 7x7x7, as V-Net's, of which
+// oneDNN's kernels miss what lies outside. 110 layers of 8 to 40 positions an axis in float32, 66
+// in bfloat16, of those chosen (float32 8.3 % more time with simd alone than with the better of
+// both, 1.6 with this rule):
+// - fprop, channels first 0.99 to 2.0, quartiles 1.06 and 1.23, bfloat16 0.76 to 1.65, 1.03 and
+//   1.24; channels last, up to 3 images, 0.96 to 1.45, 1.02 and 1.16 (bfloat16 0.72 to 1.2, 0.99);
+// - dgrad, channels first from 5x5x5 on 1.01 to 1.95, 1.18 and 1.39, bfloat16 0.88 to 2.2, 1.08 and
+//   1.29; channels last, up to 3 images, 1.0 to 1.8, 1.04 and 1.25;
+// - wgrad of windows that reach beyond the volume 0.89 to 2.2, 1.08 and 1.5, bfloat16, few
+// channels,
+//   1.09 to 2.0, 1.11 and 1.4 (more 0.83 to 1.13, even windows, channels first, 0.1 to 0.2); of
+//   others 0.6 to 1.0.
+bool suits_volumes(const Problem& p) {
+  constexpr int64_t kLeastTaps = 4, kMoreTaps = 5, kLeastPixels = 64, kFewWeightsOfATap = 1536;
+  constexpr double kMostPresent = 0.95;
+  const Geometry& g = p.geometry;
+  const bool channels_last = has_channels_last(p), float32 = p.dtype == Dtype::f32;
+  const int64_t least_taps = p.wanted == Role::x && !channels_last ? kMoreTaps : kLeastTaps;
+  if (std::ranges::any_of(g.axes, [&](const Axis& axis) { return axis.k < least_taps; }))
+    return false;
+  if (!unit_strides(g) || !unit_dilations(g) || !whole_vectors(g) ||
+      pixels_of_an_image(g) < kLeastPixels)
+    return false;
+  const auto odd = [](const Axis& axis) { return axis.k % 2 == 1; };
+  if (p.wanted == Role::w)
+    return present_part(g) < kMostPresent &&
+           (float32 ||
+            (std::ranges::all_of(g.axes, odd) && g.x_channels * g.y_channels <= kFewWeightsOfATap));
+  if (!channels_last) return true;
+  return !several_images(g) && (float32 || p.wanted == Role::x);
+}
+
 // One tap of stride 1, channels last, many pixels of few channels, 80 layers of 1-D to 3-D, means:
 // - float32, fprop of up to 12 channels on both sides and into 8 1.36, wgrad of up to 12 3.3; dgrad
 //   into up to 14, if they are no multiple of 8 or from more than 6, 1.29;
@@ -172,7 +204,7 @@ bool suits_bfloat16_wgrad(const Geometry& g) { return g.x_channels == 1 && g.y_c
 
 bool suits_dense_kernels_of_zen_4(const Problem& p) {
   if (p.dtype != Dtype::f32 && p.dtype != Dtype::bf16) return false;
-  if (misses_taps(p) || suits_narrow_pixels(p)) return true;
+  if (misses_taps(p) || suits_volumes(p) || suits_narrow_pixels(p)) return true;
   if (p.dtype == Dtype::f32) {
     if (p.wanted == Role::w) return suits_float32_wgrad(p);
     return p.wanted == Role::y ? suits_float32_fprop(p) : suits_float32_dgrad(p);
