@@ -301,10 +301,11 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
               w.axes[2], sliding_[3].taps);
   } else if (taps_inside_) {
     // All taps at once where all axes are contiguous, and all rows where these follow each other.
-    const int64_t last_taps = sliding_[3].taps;
-    const bool flat = (sliding_[2].taps == 1 || w.axes[1] == last_taps) &&
-                      (sliding_[1].taps == 1 || w.axes[0] == sliding_[2].taps * last_taps);
-    const int64_t taps = flat ? row_taps_ : last_taps;
+    int64_t follow = 1;
+    bool flat = true;
+    for (int a = kMaxRank - 1; a >= 0; follow *= sliding_[a + 1].taps, --a)
+      flat &= sliding_[a + 1].taps == 1 || w.axes[a] == follow;
+    const int64_t taps = flat ? row_taps_ : sliding_[inner_axis() + 1].taps;
     if (flat && row == taps && step.row == taps * step.tap)
       return write(0, step.tap, 0, 1, panel.rows * taps);
     for (int64_t i = 0; i < panel.rows; ++i)

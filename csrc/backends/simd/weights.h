@@ -84,6 +84,12 @@ class WeightsPlan : public Plan {
   void finish(const Operands& operands, int64_t group, const LaneBlock& block,
               const RowPanel& panel, char* sums, std::atomic<bool>* finite) const;
   int64_t tap_offset(int64_t tap) const;
+  // The last one that has several taps, if any has.
+  int inner_axis() const {
+    int axis = kMaxRank - 1;
+    while (axis > 0 && problem_.geometry.axes[axis].k == 1) --axis;
+    return axis;
+  }
   bool joined_rows() const { return joined_ && lanes_on_y_; }
   bool joined_lanes() const { return joined_ && !lanes_on_y_; }
   // Units from one pixel of x to the next in a buffer of lanes in blocks of `width`.
