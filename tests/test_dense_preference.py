@@ -136,7 +136,6 @@ def test_dense_rules_of_zen_4() -> None:
             volume = {"axes": 3, "batch": 1, **attributes}
             assert served(op, 5, 16, 16, **volume) == "onednn"
             assert served(op, 5, 16, 20, **volume) == "simd"
-            assert served(op, 5, 16, 16, stride=2, **volume) == "simd"
     for extent, backend in ((8, "onednn"), (7, "simd")):  # 4x4x4 windows, or 3x3x3
         assert served("convolution", 5, extent, 32, axes=3, padded=False, **first) == backend
     for op in ("convolution", data):
@@ -145,6 +144,15 @@ def test_dense_rules_of_zen_4() -> None:
     assert served("convolution", 4, 16, 16, axes=3, **first) == "onednn"
     assert served(data, 4, 16, 16, axes=3, **first) == "simd"
     assert served(weights, 5, 16, 16, axes=3, padded=False) == "simd"
+    for attributes in ({}, first):
+        strided = {"axes": 3, "stride": 2, **attributes}
+        assert served("convolution", 3, 16, 32, **strided) == "onednn"
+        assert served("convolution", 3, 16, 32, batch=4, **strided) == "simd"
+        assert served("convolution", 4, 16, 32, **strided) == "simd"
+        assert served("convolution", 3, 16, 36, **strided) == "simd"
+        assert served("convolution", 3, 6, 64, **strided) == "simd"  # 3x3x3 windows
+        for op in (data, weights):
+            assert served(op, 3, 16, 32, **strided) == "simd"
     # One tap of many pixels.
     for channels, backend in ((12, "onednn"), (13, "simd")):
         for op in ("convolution", weights):
