@@ -28,6 +28,7 @@ class SlidPixelsPlan : public DirectedPlan {
   int choose_tile() const;
   void choose_order();
   void make_runs();
+  void add_taps_in_turn(int64_t rows, int64_t a, FoldedRuns& runs) const;
   void pack_weights(const Operands& operands, int64_t group, int64_t panel, char* packed) const;
   // Of so many units of channels from the first on; w: the first of the rows.
   void pack_block(const char* w, int64_t rows, int64_t first, int64_t units, char* packed) const;
@@ -146,38 +147,39 @@ void SlidPixelsPlan::make_runs() {
       runs.add({0, in_units_ * channel_, 1}, 0, 0);
       a += rows;
     }
-    for_each_block([&](int64_t first, int64_t units) {
-      if (taps_in_turn_) {
-        Run run{a, 0, 0};
-        const auto end_run = [&] {
-          if (run.steps) runs.add(run, rows, step_);
-        };
-        for (int64_t unit = first; unit < first + units; ++unit)
-          for (const int64_t row : slid_.tap_rows())
-            for (int64_t tap = 0, steps; tap < std::ssize(slid_.row_taps()); tap += steps) {
-              steps = std::min(taps_in_turn_, std::ssize(slid_.row_taps()) - tap);
-              const int64_t b = unit * channel_ + row + slid_.row_taps()[tap];
-              if (run.steps == 0 || b != run.b + run.steps * step_) {
-                end_run();
-                run = {a, b, 0};
-              }
-              run.steps += steps;
-              a += steps * rows;
-            }
-        end_run();
-        return;
-      }
-      for (const int64_t row : slid_.tap_rows())
-        for (const int64_t tap : slid_.row_taps()) {
-          runs.add({a, first * channel_ + row + tap, units}, rows, step_);
-          a += units * rows;
-        }
-    });
+    if (taps_in_turn_)
+      add_taps_in_turn(rows, a, runs);
+    else
+      for_each_block([&](int64_t first, int64_t units) {
+        for (const int64_t row : slid_.tap_rows())
+          for (const int64_t tap : slid_.row_taps()) {
+            runs.add({a, first * channel_ + row + tap, units}, rows, step_);
+            a += units * rows;
+          }
+      });
     bytes += runs.bytes();
   });
 }
 
-// [step][row]; steps are channels of a tap.
+// Rows of taps that follow each other, as those of patches do, are one run.
+void SlidPixelsPlan::add_taps_in_turn(int64_t rows, int64_t a, FoldedRuns& runs) const {
+  const std::vector<int64_t>& row_taps = slid_.row_taps();
+  Run run{a, 0, 0};
+  for (int64_t unit = 0; unit < in_units_; ++unit)
+    for (const int64_t row : slid_.tap_rows())
+      for (int64_t tap = 0, steps; tap < std::ssize(row_taps); tap += steps) {
+        steps = std::min(taps_in_turn_, std::ssize(row_taps) - tap);
+        const int64_t b = unit * channel_ + row + row_taps[tap];
+        if (run.steps > 0 && b != run.b + run.steps * step_) {
+          runs.add(run, rows, step_);
+          run = {run.a + run.steps * rows, b, 0};
+        }
+        run.steps += steps;
+      }
+  runs.add(run, rows, step_);
+}
+
+// [step][row]; steps are channels of a tap, or taps of a channel.
 void SlidPixelsPlan::pack_weights(const Operands& operands, int64_t group, int64_t panel,
                                   char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
@@ -204,8 +206,8 @@ void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int6
   constexpr int64_t kFewTaps = 7;
   const PerAxis<Sliding>& s = slid_.sliding();
   const int64_t channels = of_a_unit(), taps = slid_.all_taps();
-  const int64_t tap = taps_in_turn_ ? rows : units * rows,
-                step = taps_in_turn_ ? taps * rows : rows;
+  const int64_t tap = taps_in_turn_ ? rows : units * rows;
+  const int64_t step = taps_in_turn_ ? taps * rows : rows;
   const int64_t bytes = element_bytes(problem_.dtype), direction = slid_.reversed() ? -1 : 1;
   const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const auto tap_step = [&](int a) { return direction * problem_.w.axes[a - 1]; };

@@ -118,11 +118,11 @@ Ahead SlidRows::ahead(const void* data, int64_t channel, const BoxRange& box, in
   return {static_cast<const char*>(data) + from * bytes, count * bytes};
 }
 
-// Pixels of a row of more than two parts: those before the first whole turn, in whole turns, and
-// behind the last one. `copy` is of rows, whose `from` is that of the first position.
+// Positions of rows whose pixels are dealt to more than two parts: those before the first whole
+// turn, in whole turns, and behind the last one. `copy` says how often, and where the first one is.
 void SlidRows::deal(Copy copy, const Range& positions, char* row) const {
-  const int64_t unit = element_bytes(sum_dtype(tensor_.dtype)),
-                bytes = element_bytes(tensor_.dtype);
+  const int64_t bytes = element_bytes(tensor_.dtype);
+  const int64_t unit = element_bytes(sum_dtype(tensor_.dtype));
   const char* const from = static_cast<const char*>(copy.from);
   copy.from_row = copy.to_column = 1;
   copy.from_column = parts_;
@@ -146,8 +146,8 @@ void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char
                     Halves halves) const {
   const auto [begin, range, any] = present(box);
   if (!any) return;
-  const int64_t bytes = element_bytes(tensor_.dtype),
-                unit = element_bytes(sum_dtype(tensor_.dtype));
+  const int64_t bytes = element_bytes(tensor_.dtype);
+  const int64_t unit = element_bytes(sum_dtype(tensor_.dtype));
   const int64_t rows = range[2].end - range[2].begin, row = range[2].begin * row_;
   PerAxis<int64_t> position{box.begin[0], 0, begin[2] + range[2].begin, begin[3] + range[3].begin};
   for (int64_t plane = range[1].begin; plane < range[1].end; ++plane) {

@@ -1,8 +1,8 @@
-// Channels first: lanes are neighbours of one channel, so that nothing is transposed: pixels where
-// or else taps (of depthwise problems with strides of more than 2). What windows slide over is
-// copied channel by channel, with its padding and converted, into one buffer in the cache. With
-// strides a row's pixels are dealt in turn to as many parts: those that a tap meets lie side by
-// side.
+// Channels first: lanes are neighbours of one channel, so that nothing is transposed: pixels, or
+// taps (of depthwise problems with strides of more than 2). What windows slide over is copied
+// channel by channel, with its padding and converted, into one buffer in the cache. Where lanes are
+// pixels, a row's are dealt in turn to as many parts as its stride: those that a tap meets lie side
+// by side.
 #pragma once
 
 #include <cstdint>
@@ -83,14 +83,14 @@ class SlidRows {
     return (windows - 1) * sliding_[a].stride + (sliding_[a].taps - 1) * sliding_[a].dilation + 1;
   }
 
-  const Arithmetic& arithmetic_;
-  const Tensor tensor_;
-  PerAxis<Sliding> sliding_;
-  PerAxis<int64_t> windows_;
   void deal(Copy copy, const Range& positions, char* row) const;
   // Of a position of a row: units.
   int64_t place(int64_t position) const { return position % parts_ * part_ + position / parts_; }
 
+  const Arithmetic& arithmetic_;
+  const Tensor tensor_;
+  PerAxis<Sliding> sliding_;
+  PerAxis<int64_t> windows_;
   const bool reversed_;
   const InLanes lanes_;
   int64_t parts_;                                              // of a row, dealt in turn
