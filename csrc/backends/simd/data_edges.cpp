@@ -147,8 +147,10 @@ DataPlan::Products DataPlan::choose_edges() {
 // over that of copying boxes, 100 random layers, half of them dilated, of those chosen (Zen 5):
 // channels first, float32 and bfloat16, 16 lanes 0.17 to 1.07, 0.76 in the mean, 8 lanes 0.42 to
 // 1.06, 0.86 (up to 1.18 and 1.24 where 1 % is to be gained); but fprop of a stride with 8 lanes
-// 0.8 to 1.13; channels last, converted, 16 lanes 0.5 to 1.09, 0.9, 8 lanes 0.8 to 1.26, 1.0; one
-// tap 1.2 to 1.3; from 4 MB on 0.26 to 1.8.
+// 0.8 to 1.13; channels last, converted, 16 lanes 0.5 to 1.09, 0.9, 8 lanes 0.8 to 1.26, 1.0, but
+// where boxes copy it six times and more (wide dilations of small images, large windows of few
+// pixels; 50 layers in 16 bits, Zen 4) 0.67 to 1.13, 0.93 in the mean, twice 1.3; one tap 1.2 to
+// 1.3; from 4 MB on 0.26 to 1.8.
 DataPlan::Choice DataPlan::best_reading(const Products& products) const {
   constexpr double kLeastShare = 0.3, kLeastShareOf8 = 0.2;  // of lanes, of a far operand
   // Of one whose every element is copied about once, and of one that only one window meets.
@@ -173,12 +175,13 @@ DataPlan::Choice DataPlan::best_reading(const Products& products) const {
 }
 
 std::optional<DataPlan::Reading> DataPlan::unboxed_reading() const {
-  constexpr double kMostBytes = 4 << 20;
+  constexpr double kMostBytes = 4 << 20, kManyCopies = 8;
   const Geometry& g = problem_.geometry;
   if (turns_.size() > 1 || pairs_run_on_) return {};
   if (may_read_in_place(problem_, arithmetic_)) return Reading::in_place;
-  const bool strides = fprop_ && !unit_strides(g);
-  if (g.taps() == 1 || (arithmetic_.lanes <= 8 && (strides || in_.channel == 1))) return {};
+  const bool strides = fprop_ && !unit_strides(g), channels_last = in_.channel == 1;
+  const bool many = channels_last && copied_for_all_parts() >= kManyCopies * operand_positions();
+  if (g.taps() == 1 || (arithmetic_.lanes <= 8 && !many && (strides || channels_last))) return {};
   const int64_t units = ceil_div(in_channels_, weights_.elements_of_unit()) * unit();
   const double bytes = static_cast<double>(g.groups * units) * operand_positions();
   if (bytes > kMostBytes) return {};
