@@ -52,10 +52,9 @@ bool misses_taps(const Problem& p) {
 //   1.24; channels last, up to 3 images, 0.96 to 1.45, 1.02 and 1.16 (bfloat16 0.72 to 1.2, 0.99);
 // - dgrad, channels first from 5x5x5 on 1.01 to 1.95, 1.18 and 1.39, bfloat16 0.88 to 2.2, 1.08 and
 //   1.29; channels last, up to 3 images, 1.0 to 1.8, 1.04 and 1.25;
-// - wgrad of windows that reach beyond the volume 0.89 to 2.2, 1.08 and 1.5, bfloat16, few
-// channels,
-//   1.09 to 2.0, 1.11 and 1.4 (more 0.83 to 1.13, even windows, channels first, 0.1 to 0.2); of
-//   others 0.6 to 1.0.
+// - wgrad of windows that reach beyond the volume 0.89 to 2.2, 1.08 and 1.5; bfloat16, few
+//   channels, 1.09 to 2.0, 1.11 and 1.4 (more 0.83 to 1.13, even windows, channels first, 0.1 to
+//   0.2); of others 0.6 to 1.0.
 bool suits_volumes(const Problem& p) {
   constexpr int64_t kLeastTaps = 4, kMoreTaps = 5, kLeastPixels = 64, kFewWeightsOfATap = 1536;
   constexpr double kMostPresent = 0.95;
