@@ -75,6 +75,25 @@ def test_every_number_of_channels_and_pixels(target: str, dtype: torch.dtype) ->
     assert served > 30
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_every_stride_of_a_row(target: str, dtype: torch.dtype) -> None:
+    """Rows that begin and end within a turn of their parts, windows that share pixels or do not."""
+    served = 0
+    with torch_ops.backends.use("simd", target):
+        for stride in range(3, 24):
+            for more, pad in ((0, 0), (1, 0), (stride % 7, stride % 5), (stride, stride - 1)):
+                kernel = stride + more
+                pixels = 32 * stride + kernel - 2 * pad + stride % 3
+                call = problem(
+                    *("fprop", 2, (2, pixels), (1, kernel)),
+                    **{"into": 17, "stride": (1, stride), "pad": (0, pad), "dtype": dtype},
+                )
+                assert torch.equal(call.run(), call.exact()), (stride, more, pad)
+                served += PLAN in call.kernel()
+    assert served > 60
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @every_target
 def test_bias(target: str, dtype: torch.dtype) -> None:
