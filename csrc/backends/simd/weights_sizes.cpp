@@ -95,8 +95,8 @@ void WeightsPlan::choose_roles() {
     taps_in_lanes_ = whole_taps;
   }
   row_taps_ = g.axes[0].k * g.axes[1].k * (joined_ ? 1 : taps);
-  taps_inside_ = !joined_ && problem_.w.axes[inner_axis()] == 1 && lane_stride() != 1 &&
-                 row_stride() != 1;
+  taps_inside_ =
+      !joined_ && problem_.w.axes[inner_axis()] == 1 && lane_stride() != 1 && row_stride() != 1;
 
   const int64_t row_channels = lanes_on_y_ ? g.x_channels : g.y_channels;
   const int64_t lane_channels = lanes_on_y_ ? g.y_channels : g.x_channels * (joined_ ? taps : 1);
