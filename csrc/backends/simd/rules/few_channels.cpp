@@ -120,21 +120,22 @@ bool few_channels(const Problem& p, int64_t lanes) {
 // more than 1.05, at most 1.35. Of many channels few rows fit: with 8 lanes from 96 on 1.0 to 1.2.
 // With strides of 3 to 20 whose pixels are dealt first, 230 layers of 1 to 32 channels into 16 to
 // 512, the same and 0.3 for each pixel that is dealt for a vector of products: of those chosen 16
-// lanes 0.82 in the mean (1-D from few channels 0.5), pairs 0.84, 8 lanes 0.78.
-// Over that of pixels in lanes whose sums are shifted (few_channels), 16 lanes: from up to 32
-// channels into 4 to 11 0.55 to 1.05, 0.8 in the mean; into 1 to 3 1.0 to 1.6; into 20 and 24 from
-// 192 and more 0.9 to 1.0; 8 lanes: into 3 to 7 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over that of
-// grouped_data_plan, 340 layers of 2 to 64 groups of few channels: 16 lanes, into 4 and more 0.23
-// to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75, 0.35 in
-// the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2. But groups that
-// are spread in registers (two threads of Zen 5, 2x2 to 7x7): of 4 and 8, rows of fewer than 32
-// results, 16 lanes 1.02 to 3.1, 8 lanes 1.0 to 2.5, of 32 and more 0.72 to 1.05, strides of fprop
-// 0.74 to 1.25; pairs, of 2 1.4 to 3.7 (3x3 of 64 0.9), of 4 below 64 results 1.1 to 2.8, of 8
-// below 32 1.2 to 1.9, of more 0.75 to 1.1.
+// lanes 0.82 in the mean (1-D from few channels 0.5), pairs 0.84, 8 lanes 0.78; groups of few
+// channels 0.2 to 1.08; into 3 to 12, of up to 1600 steps, 0.43 to 1.01, of 3200 to 10 K 1.0
+// to 1.5. Over that of pixels in lanes whose sums are shifted (few_channels), 16 lanes: from up to
+// 32 channels into 4 to 11 0.55 to 1.05, 0.8 in the mean; into 1 to 3 1.0 to 1.6; into 20 and 24
+// from 192 and more 0.9 to 1.0; 8 lanes: into 3 to 7 0.5 to 1.05, into 1 and 2 1.0 to 1.5. Over
+// that of grouped_data_plan, 340 layers of 2 to 64 groups of few channels: 16 lanes, into 4 and
+// more 0.23 to 1.0, 0.55 in the mean, into 2 and 3 0.65 to 1.4; pairs into 2 and more 0.13 to 0.75,
+// 0.35 in the mean; 8 lanes, into 3 and more 0.36 to 0.9; rows of 4 to 8 pixels up to 2. But groups
+// that are spread in registers (two threads of Zen 5, 2x2 to 7x7): of 4 and 8, rows of fewer than
+// 32 results, 16 lanes 1.02 to 3.1, 8 lanes 1.0 to 2.5, of 32 and more 0.72 to 1.05, strides of
+// fprop 0.74 to 1.25; pairs, of 2 1.4 to 3.7 (3x3 of 64 0.9), of 4 below 64 results 1.1 to 2.8, of
+// 8 below 32 1.2 to 1.9, of more 0.75 to 1.1.
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
   // What a vector of windows meets is a small part of a box: of 192 channels of 5x5x5 positions it
   // was all of it, and took 2.3 times as long.
-  constexpr int64_t kMostUnits = 32 << 10;
+  constexpr int64_t kMostUnits = 32 << 10, kMostDealtSteps = 2048;
   const Geometry& g = p.geometry;
   const bool fprop = p.wanted == Role::y;
   const Axis& row = g.axes.back();
@@ -147,6 +148,7 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
       fprop ? std::pair{g.x_channels, g.y_channels} : std::pair{g.y_channels, g.x_channels};
   if (from > (lanes > 8 ? 256 : 64)) return false;
   const int64_t units = pairs ? (from + 1) / 2 : from;
+  if (row.stride > 2 && units * g.taps() > kMostDealtSteps) return false;
   int64_t held = units;
   for (const Axis& axis : g.axes) {
     const int64_t extent = effective_kernel(axis.k, axis.dilation) + (&axis == &row ? lanes : 0);
