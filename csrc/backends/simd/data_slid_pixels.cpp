@@ -211,14 +211,8 @@ void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int6
   const int64_t bytes = element_bytes(problem_.dtype), direction = slid_.reversed() ? -1 : 1;
   const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const auto tap_step = [&](int a) { return direction * problem_.w.axes[a - 1]; };
-  int64_t first_tap = 0, follow = 1;
-  bool dealt = channels == 1 && taps > 1 && (taps_in_turn_ || taps < 2 * arithmetic_.lanes);
-  for (int a = kBoxRank - 1; a > 0; --a) {
-    if (slid_.reversed()) first_tap -= (s[a].taps - 1) * tap_step(a);
-    dealt &= s[a].taps == 1 || problem_.w.axes[a - 1] == follow;
-    follow *= s[a].taps;
-  }
-  if (dealt && w_in_ == follow) {
+  const bool few_taps = taps_in_turn_ || taps < 2 * arithmetic_.lanes;
+  if (channels == 1 && taps > 1 && few_taps && w_in_ == taps && taps_follow(problem_, 1)) {
     Copy call{w + first * w_in_ * bytes, 1, w_out_, packed, rows, 1, units * taps, rows};
     if (slid_.reversed()) call.to = packed + (taps - 1) * tap * unit();
     if (taps_in_turn_) {
@@ -233,6 +227,9 @@ void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int6
     }
     return copy(call);
   }
+  int64_t first_tap = 0;
+  if (slid_.reversed())
+    for (int a = 1; a < kBoxRank; ++a) first_tap -= (s[a].taps - 1) * tap_step(a);
   const int64_t neighbours = taps > kFewTaps ? 1 : 0;  // 0: no dimension, so the longest
   const auto pack = [&](int64_t begin, int64_t count, Halves halves) {
     const MatrixCopies matrices({{{count, channels * w_in_, step},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backends/simd/matrix_copies.h"
+
 namespace convtbw::simd {
 
 namespace {
@@ -53,12 +55,11 @@ void write_weights(const Problem& problem, const Arithmetic& arithmetic, const C
 void write_channel_weights(const Problem& problem, const Arithmetic& arithmetic, const char* sums,
                            int64_t channel_units, void* weights) {
   const WeightsStrides& w = problem.w;
-  const auto& [depth, rows, row] = problem.geometry.axes;
+  const Axis &rows = problem.geometry.axes[1], &row = problem.geometry.axes[2];
   const int64_t bytes = element_bytes(result_dtype(problem));
-  const int64_t unit = element_bytes(sum_dtype(problem.dtype)), taps = depth.k * rows.k * row.k;
+  const int64_t unit = element_bytes(sum_dtype(problem.dtype)), taps = problem.geometry.taps();
   // Taps at a constant distance: all of them, or those of the last axis.
-  const bool flat = (rows.k == 1 || w.axes[1] == row.k * w.axes[2]) &&
-                    (depth.k == 1 || w.axes[0] == rows.k * w.axes[1]);
+  const bool flat = taps_follow(problem, w.axes[2]);
   const int64_t row_taps = flat ? taps : row.k;
   for (int64_t tap = 0; tap < taps; tap += row_taps, sums += row_taps * unit) {
     const int64_t i = tap / row.k;

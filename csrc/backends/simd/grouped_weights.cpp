@@ -6,6 +6,7 @@
 
 #include "backends/simd/epilogue.h"
 #include "backends/simd/far_bytes.h"
+#include "backends/simd/matrix_copies.h"
 #include "backends/simd/plans.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
@@ -351,8 +352,7 @@ void GroupedWeightsPlan::finish(const Operands& operands, int64_t part, char* su
   const WeightsStrides& w = problem_.w;
   const int64_t bytes = element_bytes(result_dtype(problem_)), last_taps = sliding_[3].taps;
   // Taps at a constant distance: all of them, or those of the last axis.
-  const bool flat = (sliding_[2].taps == 1 || w.axes[1] == last_taps * w.axes[2]) &&
-                    (sliding_[1].taps == 1 || w.axes[0] == sliding_[2].taps * w.axes[1]);
+  const bool flat = taps_follow(problem_, w.axes[2]);
   const int64_t row_taps = flat ? taps_ : last_taps;
   const LaneParts::Range range = parts_.part(part);
   for (int64_t vector = 0; vector < vectors_of(range); ++vector) {

@@ -5,6 +5,15 @@
 
 namespace convtbw::simd {
 
+bool taps_follow(const Problem& problem, int64_t distance) {
+  for (int a = kMaxRank - 1; a >= 0; --a) {
+    const int64_t taps = problem.geometry.axes[a].k;
+    if (taps > 1 && problem.w.axes[a] != distance) return false;
+    distance *= taps;
+  }
+  return true;
+}
+
 MatrixCopies::MatrixCopies(std::array<CopyDimension, kMost> box, int64_t contiguous) {
   for (CopyDimension& d : box)
     if (d.from < 0) {

@@ -4,7 +4,13 @@
 #include <array>
 #include <cstdint>
 
+#include "core/problem.h"
+
 namespace convtbw::simd {
+
+// Whether all taps follow each other in the weights at this distance, the last axis' innermost, as
+// in torch's order.
+bool taps_follow(const Problem& problem, int64_t distance);
 
 // One of the box's dimensions: so many steps, in elements of the source and units of the
 // destination.

@@ -5,6 +5,7 @@
 
 #include "backends/simd/box_prefetch.h"
 #include "backends/simd/epilogue.h"
+#include "backends/simd/matrix_copies.h"
 #include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -301,10 +302,7 @@ void WeightsPlan::finish(const Operands& operands, int64_t group, const LaneBloc
               w.axes[2], sliding_[3].taps);
   } else if (taps_inside_) {
     // All taps at once where all axes are contiguous, and all rows where these follow each other.
-    int64_t follow = 1;
-    bool flat = true;
-    for (int a = kMaxRank - 1; a >= 0; follow *= sliding_[a + 1].taps, --a)
-      flat &= sliding_[a + 1].taps == 1 || w.axes[a] == follow;
+    const bool flat = taps_follow(problem_, 1);
     const int64_t taps = flat ? row_taps_ : sliding_[inner_axis() + 1].taps;
     if (flat && row == taps && step.row == taps * step.tap)
       return write(0, step.tap, 0, 1, panel.rows * taps);
