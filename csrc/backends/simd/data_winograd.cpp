@@ -34,6 +34,7 @@ namespace {
 // 0.9 to 1.12, 0.99 in the mean.
 constexpr int64_t kPackedBytes = 8 << 20;
 constexpr int64_t kStageBytes = 256 << 10;
+constexpr int64_t kPackedChannels = 16;  // at a time: a cache line of those that are neighbours
 constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
 int64_t most_taps(const PhasedAxis& axis) {
@@ -100,7 +101,7 @@ class WinogradPlan : public DirectedPlan {
   int64_t groups_at_once() const;
   int64_t positions(const PerAxis<int64_t>& tiles) const;
   void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
-                    char* packed) const;
+                    const Range& channels, char* packed) const;
   bool run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                const BlockRange& next_part, const BoxRange& next_box, const char* packed,
                const char* bias) const;
@@ -334,7 +335,8 @@ void WinogradPlan::cut_result(int64_t width) {
 // [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4
 // s2, take a third of the time since frequencies are not whole pages apart.
 void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part,
-                                const LaneBlock& block, char* packed) const {
+                                const LaneBlock& block, const Range& all_channels,
+                                char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(problem_.dtype)];
@@ -343,10 +345,10 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5). Or of all taps,
   // where those of one channel follow those of the one before: channel by channel, vectors of 9
   // elements, 128 to 1024 channels took 1.05 to 1.4 times as long (28x28 to 6x6, Zen 4).
-  constexpr int64_t kTileBytes = 64 << 10, kLine = 16;
+  constexpr int64_t kTileBytes = 64 << 10;
   const bool one = taps_contiguous_ && w_in_ != all_taps_;
   const int64_t together =
-      one ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kLine);
+      one ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kPackedChannels);
   char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
   const int64_t tap_step = (taps_contiguous_ ? 1 : together) * width * 4,
                 channel_step = (taps_contiguous_ ? all_taps_ : 1) * width * 4;
@@ -356,7 +358,7 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
         static_cast<const char*>(operands.data.w) +
         (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
     Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-    const int64_t channels = std::min(together, in_channels_ - channel);
+    const int64_t channels = std::min(together, all_channels.end - channel);
     if (taps_contiguous_) {
       copy.rows *= channels;
       return pack(copy);
@@ -374,10 +376,11 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
     }
   };
   const Chunk* chunk = chunks_.data();
-  for (int64_t channel = 0; channel < in_channels_; ++channel) {
-    if (channel == chunk->first + chunk->channels) ++chunk;
-    if (channel % together == 0) fill_tile(channel);
-    const char* const of_channel = tile + channel % together * channel_step;
+  for (int64_t channel = all_channels.begin; channel < all_channels.end; ++channel) {
+    while (channel >= chunk->first + chunk->channels) ++chunk;
+    const int64_t of_tile = (channel - all_channels.begin) % together;
+    if (of_tile == 0) fill_tile(channel);
+    const char* const of_channel = tile + of_tile * channel_step;
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)
         for (size_t i3 = 0; i3 < axes_[3].phases.size(); ++i3) {
@@ -537,6 +540,7 @@ void WinogradPlan::unpack(const Operands& operands, const BlockRange& part, cons
 
 void WinogradPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
+  const int64_t pieces = ceil_div(in_channels_, kPackedChannels);
   char* const packed = shared_scratch<char>(workspace_units_ * 4);
   const int64_t part_bytes = weights_rows_ * largest_part_lanes_ * 4;
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
@@ -544,11 +548,14 @@ void WinogradPlan::run(const Operands& operands) const {
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const int64_t blocks = parts_[first].blocks;  // the most of any part
-    parallel_for(problem_.threads, count * blocks, [&](int64_t i) {
-      const BlockRange& part = parts_[first + i / blocks];
-      if (i % blocks < part.blocks)
-        pack_weights(operands, part, blocks_[part.first_block + i % blocks],
-                     packed + i / blocks * part_bytes);
+    parallel_for(problem_.threads, count * blocks * pieces, [&](int64_t i) {
+      const int64_t index = i / pieces / blocks, block = i / pieces % blocks;
+      const BlockRange& part = parts_[first + index];
+      const int64_t channel = i % pieces * kPackedChannels;
+      if (block < part.blocks)
+        pack_weights(operands, part, blocks_[part.first_block + block],
+                     {channel, std::min(channel + kPackedChannels, in_channels_)},
+                     packed + index * part_bytes);
     });
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     parallel_for(problem_.threads, order.items(), [&](int64_t i) {
