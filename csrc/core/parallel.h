@@ -11,6 +11,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/stream.h"
+
 namespace convtbw {
 
 // True in a child of fork(): a pool that the parent used does not exist there and libgomp waits for
@@ -51,6 +53,7 @@ void parallel_for(int threads, int64_t count, const Body& body) {
         }
       }
     }
+    end_streams();
   }
   if (error) std::rethrow_exception(error);
 }

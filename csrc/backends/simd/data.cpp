@@ -302,25 +302,34 @@ void DataPlan::run(const Operands& operands) const {
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
+    const WorkOrder order{count, boxes, groups_share_lines(problem_)};
+    // Copies of the operand move the weights of a pass to other threads.
+    const bool streamed = order.shares_parts(problem_.threads) ||
+                          (copied_boxes > 0 && gains_by_streams(problem_.threads));
     const int64_t blocks = parts_[first].blocks;  // the most of any part
-    const int64_t packs = count * chunks * turns * blocks;
+    const int64_t wholes = count * chunks * turns * blocks;
+    const int64_t pieces = pairs_run_on_ ? 1 : packed_pieces(wholes, chunks_.front().channels);
+    const int64_t packs = wholes * pieces;
     parallel_for(problem_.threads, packs + (first == 0 ? copied_boxes : 0), [&](int64_t i) {
       if (i >= packs) return copy_box(operands, i - packs, copy);
-      const int64_t index = i / blocks / turns / chunks, block = i % blocks;
+      const int64_t whole = i / pieces, piece = i % pieces;
+      const int64_t index = whole / blocks / turns / chunks, block = whole % blocks;
       const BlockRange& part = parts_[first + index];
-      const Turn& turn = turns_[i / blocks % turns];
+      const Turn& turn = turns_[whole / blocks % turns];
       if (block >= part.blocks || turn.first_phase == turn.end_phase) return;
-      const Chunk& chunk = chunks_[i / blocks / turns % chunks];
+      const Chunk& chunk = chunks_[whole / blocks / turns % chunks];
+      const Range channels = packed_piece(piece, pieces, chunk.channels);
+      if (channels.begin == channels.end) return;
       const LaneBlock& lanes = blocks_[part.first_block + block];
       const int64_t units_before = chunk.weights + chunk.phase_units[turn.first_phase];
-      weights_.pack(operands.data.w,
-                    std::span(phases_).subspan(turn.first_phase, turn.end_phase - turn.first_phase),
-                    {part.group, chunk.first, chunk.channels, lanes.lane, lanes.live,
-                     int64_t{lanes.vectors} * arithmetic_.lanes,
-                     weights_of(index) + units_before * part.lanes * unit(), part.lanes,
-                     lanes.lane - part.lane});
+      weights_.pack(
+          operands.data.w,
+          std::span(phases_).subspan(turn.first_phase, turn.end_phase - turn.first_phase),
+          {part.group, chunk.first + channels.begin, channels.end - channels.begin, chunk.first,
+           chunk.channels, lanes.lane, lanes.live, int64_t{lanes.vectors} * arithmetic_.lanes,
+           weights_of(index) + units_before * part.lanes * unit(), part.lanes,
+           lanes.lane - part.lane, streamed});
     });
-    const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     parallel_for(problem_.threads, order.items(), [&](int64_t i) {
       const WorkOrder::Item item = order.item(i), next = order.item_after(i);
       const BlockRange& part = parts_[first + item.part];

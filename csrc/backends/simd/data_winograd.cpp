@@ -22,6 +22,7 @@
 #include "backends/simd/work_order.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "core/stream.h"
 #include "core/winograd.h"
 
 namespace convtbw::simd {
@@ -34,7 +35,6 @@ namespace {
 // 0.9 to 1.12, 0.99 in the mean.
 constexpr int64_t kPackedBytes = 8 << 20;
 constexpr int64_t kStageBytes = 256 << 10;
-constexpr int64_t kPackedChannels = 16;  // at a time: a cache line of those that are neighbours
 constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
 int64_t most_taps(const PhasedAxis& axis) {
@@ -101,7 +101,7 @@ class WinogradPlan : public DirectedPlan {
   int64_t groups_at_once() const;
   int64_t positions(const PerAxis<int64_t>& tiles) const;
   void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
-                    const Range& channels, char* packed) const;
+                    const Range& channels, bool streamed, char* packed) const;
   bool run_box(const Operands& operands, const BlockRange& part, const BoxRange& box,
                const BlockRange& next_part, const BoxRange& next_box, const char* packed,
                const char* bias) const;
@@ -335,7 +335,7 @@ void WinogradPlan::cut_result(int64_t width) {
 // [chunk][phase][block][frequency][tap of the first axis][channel][lane]. 256 to 512 channels, k4
 // s2, take a third of the time since frequencies are not whole pages apart.
 void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part,
-                                const LaneBlock& block, const Range& all_channels,
+                                const LaneBlock& block, const Range& all, bool streamed,
                                 char* packed) const {
   const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
@@ -346,22 +346,30 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   // where those of one channel follow those of the one before: channel by channel, vectors of 9
   // elements, 128 to 1024 channels took 1.05 to 1.4 times as long (28x28 to 6x6, Zen 4).
   constexpr int64_t kTileBytes = 64 << 10;
-  const bool one = taps_contiguous_ && w_in_ != all_taps_;
   const int64_t together =
-      one ? 1 : std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kPackedChannels);
-  char* const tile = local_scratch<char>(together * all_taps_ * width * 4);
+      std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kPackedChannels);
+  const int64_t tile_bytes = together * all_taps_ * width * 4;
+  char* const tile =
+      local_scratch<char>(tile_bytes + (streamed ? kFrequencies * together * width * 4 : 0));
+  char* const stage = tile + tile_bytes;
   const int64_t tap_step = (taps_contiguous_ ? 1 : together) * width * 4,
                 channel_step = (taps_contiguous_ ? all_taps_ : 1) * width * 4;
-  // From a channel on.
-  const auto fill_tile = [&](int64_t channel) {
+  const auto fill_tile = [&](int64_t channel, int64_t channels) {
     const char* const w =
         static_cast<const char*>(operands.data.w) +
         (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
     Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-    const int64_t channels = std::min(together, all_channels.end - channel);
-    if (taps_contiguous_) {
+    if (taps_contiguous_ && w_in_ == all_taps_) {
       copy.rows *= channels;
       return pack(copy);
+    }
+    if (taps_contiguous_) {
+      for (int64_t c = 0; c < channels; ++c) {
+        pack(copy);
+        copy.from = static_cast<const char*>(copy.from) + w_in_ * bytes;
+        copy.to = static_cast<char*>(copy.to) + channel_step;
+      }
+      return;
     }
     copy.from_row = w_in_;
     copy.rows = channels;
@@ -376,11 +384,10 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
     }
   };
   const Chunk* chunk = chunks_.data();
-  for (int64_t channel = all_channels.begin; channel < all_channels.end; ++channel) {
+  for (int64_t channel = all.begin, count; channel < all.end; channel += count) {
     while (channel >= chunk->first + chunk->channels) ++chunk;
-    const int64_t of_tile = (channel - all_channels.begin) % together;
-    if (of_tile == 0) fill_tile(channel);
-    const char* const of_channel = tile + of_tile * channel_step;
+    count = std::min({together, all.end - channel, chunk->first + chunk->channels - channel});
+    fill_tile(channel, count);
     for (size_t i1 = 0; i1 < axes_[1].phases.size(); ++i1)
       for (size_t i2 = 0; i2 < axes_[2].phases.size(); ++i2)
         for (size_t i3 = 0; i3 < axes_[3].phases.size(); ++i3) {
@@ -389,19 +396,27 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
             return phase.axes[a]->tap + t * phase.axes[a]->tap_step;
           };
           const int64_t depth_taps = phase.axes[1]->sliding.taps;
+          const int64_t frequency = frequency_rows(*chunk, i1) * width * 4;
+          const int64_t staged_frequency = count * width * 4;
           WinogradWeights weights{};
           weights.lanes = width;
-          weights.frequency = frequency_rows(*chunk, i1) * width;
+          weights.frequency = (streamed ? staged_frequency : frequency) / 4;
           for (int64_t t0 = 0; t0 < depth_taps; ++t0) {
-            for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
-              for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
-                weights.taps[t1][t2] =
-                    of_channel +
-                    ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) * tap_step;
-            weights.to = packed + (block_offset(*chunk, i1, i2, i3, part, block) +
-                                   (t0 * chunk->channels + channel - chunk->first) * width) *
-                                      4;
-            arithmetic_.winograd->weights[taps_[2] - 2][taps_[3] - 2](weights);
+            char* const to = packed + (block_offset(*chunk, i1, i2, i3, part, block) +
+                                       (t0 * chunk->channels + channel - chunk->first) * width) *
+                                          4;
+            for (int64_t c = 0; c < count; ++c) {
+              for (int64_t t1 = 0; t1 < phase.axes[2]->sliding.taps; ++t1)
+                for (int64_t t2 = 0; t2 < phase.axes[3]->sliding.taps; ++t2)
+                  weights.taps[t1][t2] =
+                      tile + c * channel_step +
+                      ((tap(1, t0) * g.axes[1].k + tap(2, t1)) * g.axes[2].k + tap(3, t2)) *
+                          tap_step;
+              weights.to = (streamed ? stage : to) + c * width * 4;
+              arithmetic_.winograd->weights[taps_[2] - 2][taps_[3] - 2](weights);
+            }
+            for (int64_t f = 0; streamed && f < kFrequencies; ++f)
+              stream(to + f * frequency, stage + f * staged_frequency, staged_frequency);
           }
         }
   }
@@ -540,24 +555,24 @@ void WinogradPlan::unpack(const Operands& operands, const BlockRange& part, cons
 
 void WinogradPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), parts = static_cast<int64_t>(parts_.size());
-  const int64_t pieces = ceil_div(in_channels_, kPackedChannels);
   char* const packed = shared_scratch<char>(workspace_units_ * 4);
   const int64_t part_bytes = weights_rows_ * largest_part_lanes_ * 4;
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   std::atomic<bool> finite = true;
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
+    const WorkOrder order{count, boxes, groups_share_lines(problem_)};
+    const bool streamed = order.shares_parts(problem_.threads);
     const int64_t blocks = parts_[first].blocks;  // the most of any part
+    const int64_t pieces = packed_pieces(count * blocks, in_channels_);
     parallel_for(problem_.threads, count * blocks * pieces, [&](int64_t i) {
       const int64_t index = i / pieces / blocks, block = i / pieces % blocks;
       const BlockRange& part = parts_[first + index];
-      const int64_t channel = i % pieces * kPackedChannels;
+      const Range channels = packed_piece(i % pieces, pieces, in_channels_);
       if (block < part.blocks)
-        pack_weights(operands, part, blocks_[part.first_block + block],
-                     {channel, std::min(channel + kPackedChannels, in_channels_)},
+        pack_weights(operands, part, blocks_[part.first_block + block], channels, streamed,
                      packed + index * part_bytes);
     });
-    const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     parallel_for(problem_.threads, order.items(), [&](int64_t i) {
       const WorkOrder::Item item = order.item(i), next = order.item_after(i);
       const BlockRange& part = parts_[first + item.part];

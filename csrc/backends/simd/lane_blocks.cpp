@@ -37,7 +37,9 @@ Cut best_cut(int64_t blocks, int64_t groups, int64_t boxes, int64_t most_blocks,
     const int64_t fit = std::clamp<int64_t>(room / part_blocks, 1, parts);
     const double copying =
         kOfCopy * copied * static_cast<double>(of_group) / static_cast<double>(blocks);
-    for (int64_t per_pass = fit; per_pass > fit / 2; --per_pass) {
+    // Passes as even as can be: threads pack and read the same parts in each.
+    const int64_t even = ceil_div(parts, ceil_div(parts, fit));
+    for (int64_t per_pass = even; per_pass > even / 2; --per_pass) {
       const Cut cut{part_blocks, per_pass};
       const double time = waiting(cut, parts, boxes, groups * blocks) + copying;
       if (best.blocks == 0 || time < kGain * least) {

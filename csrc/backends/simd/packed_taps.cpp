@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/scratch.h"
+#include "core/stream.h"
 
 namespace convtbw::simd {
 
@@ -22,6 +23,8 @@ constexpr int64_t kMaxTransposedTaps = 512, kMostBetween = 16;
 constexpr int64_t kAhead = 4;
 // So many bytes of each lane at a time are the rows of one copy: 256 to 1024 are alike.
 constexpr int64_t kJoinedBytes = 512;
+// Of what is on its way to its place.
+constexpr int64_t kTileBytes = 32 << 10;
 
 }  // namespace
 
@@ -44,20 +47,22 @@ void PackedTaps::for_each_phase(std::span<const BoxPhase> phases, const Block& b
                                 const F& f) const {
   char* to = static_cast<char*>(block.packed);
   for (const BoxPhase& phase : phases) {
-    const int64_t lane_bytes = units(phase, block.channels) * unit();
+    const int64_t lane_bytes = units(phase, block.together) * unit();
     f(phase, to + lane_bytes * block.lanes_before);
     to += lane_bytes * block.part_lanes;
   }
 }
 
-// f(where a tap lies in the weights, where its units go)
+// f(where a tap lies in the weights, where its units of these channels go)
 template <class F>
 void PackedTaps::for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block,
                                      const F& f) const {
+  const int64_t row = block.width * unit();
+  const int64_t before = units(1, block.first - block.first_together) * row;
   for_each_phase(phases, block, [&](const BoxPhase& phase, char* to) {
     for_each_tap(phase, strides_, [&](int64_t tap) {
-      f(tap, to);
-      to += units(1, block.channels) * block.width * unit();
+      f(tap, to + before);
+      to += units(1, block.together) * row;
     });
   });
 }
@@ -83,7 +88,7 @@ void PackedTaps::pack(const void* weights, std::span<const BoxPhase> phases,
       rows.rows += block.channels;
       return;
     }
-    if (rows.rows) pack_channel_rows(arithmetic_, dtype_, rows);
+    if (rows.rows) pack_rows(rows, block.streamed);
     rows = {from,
             in_stride_,
             out_stride_,
@@ -94,13 +99,32 @@ void PackedTaps::pack(const void* weights, std::span<const BoxPhase> phases,
             block.live,
             block.width - block.live};
   });
-  if (rows.rows) pack_channel_rows(arithmetic_, dtype_, rows);
+  if (rows.rows) pack_rows(rows, block.streamed);
+}
+
+void PackedTaps::pack_rows(Copy rows, bool streamed) const {
+  if (!streamed) return pack_channel_rows(arithmetic_, dtype_, rows);
+  const int64_t row = rows.to_row * unit();
+  const int64_t most_units = std::max<int64_t>(1, kTileBytes / row);
+  char* to = static_cast<char*>(rows.to);
+  rows.to = local_scratch<char>(most_units * row);
+  for (int64_t left = rows.rows; left > 0; left -= rows.rows) {
+    rows.rows = std::min(left, most_units * elements_of_unit());
+    pack_channel_rows(arithmetic_, dtype_, rows);
+    const int64_t bytes = ceil_div(rows.rows, elements_of_unit()) * row;
+    stream(to, rows.to, bytes);
+    to += bytes;
+    rows.from =
+        static_cast<const char*>(rows.from) + rows.rows * rows.from_row * element_bytes(dtype_);
+  }
 }
 
 void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases,
                                  const Block& block) const {
-  const int64_t bytes = element_bytes(dtype_);
+  const int64_t bytes = element_bytes(dtype_), pair_bytes = block.width * unit();
+  char* const tile = block.streamed ? local_scratch<char>(kTileBytes + pair_bytes) : nullptr;
   for_each_phase(phases, block, [&](const BoxPhase& phase, char* to) {
+    int64_t in_tile = 0;  // bytes, whose place is `to`
     const int64_t row = phase.axes[3]->sliding.taps * block.channels;
     int64_t element = 0, first = 0;  // of the row; where the first one of its pair lies
     for_each_tap(phase, strides_, [&](int64_t tap) {
@@ -110,14 +134,28 @@ void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases
         const bool is_first = element % 2 == 0;
         if (is_first) first = at;
         if (is_first && element + 1 < row) continue;
-        Copy pair{w + first * bytes,       0, out_stride_, to, block.width, 1, 1, block.live,
+        Copy pair{w + first * bytes,
+                  0,
+                  out_stride_,
+                  tile ? tile + in_tile : to,
+                  block.width,
+                  1,
+                  1,
+                  block.live,
                   block.width - block.live};
         pair.second = at - first;
         if (is_first) pair.halves = Halves::first;
         arithmetic_.pack[static_cast<int>(dtype_)](pair);
-        to += block.width * unit();
+        if (!tile) {
+          to += pair_bytes;
+        } else if ((in_tile += pair_bytes) >= kTileBytes) {
+          stream(to, tile, in_tile);
+          to += in_tile;
+          in_tile = 0;
+        }
       }
     });
+    if (in_tile) stream(to, tile, in_tile);
   });
 }
 
@@ -126,7 +164,7 @@ void PackedTaps::pack_running_on(const char* w, std::span<const BoxPhase> phases
 // first-level cache: 3x3 of 512 channels on 7x7 and 16x16 1.1 times as long, 4x4 of 2048 1.2 times.
 void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases,
                                  const Block& block) const {
-  constexpr int64_t kTileBytes = 32 << 10, kMostUnits = 16;
+  constexpr int64_t kMostUnits = 16;
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(dtype_)];
   const int64_t bytes = element_bytes(dtype_), all_units = units(1, block.channels);
   const int64_t channels = elements_of_unit(), step = channels * in_stride_ * bytes;
@@ -147,7 +185,7 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
       ++end;
     const int64_t taps = (end - 1)->tap + 1 - first_tap, tap_row = taps * row;
     const char* const from = w + first_tap * bytes;
-    bool in_place = all_units == 1 && end - begin == taps;
+    bool in_place = all_units == 1 && end - begin == taps && !block.streamed;
     for (auto place = begin; place != end; ++place)
       in_place &= place->to == begin->to + (place - begin) * row;
     // Channels whose taps follow each other are rows of one copy, dealt to the taps: one by one,
@@ -193,9 +231,14 @@ void PackedTaps::pack_transposed(const char* w, std::span<const BoxPhase> phases
         copy.halves = (i + 1) * channels > block.channels ? Halves::first : Halves::both;
         pack(copy);
       }
-      for (auto place = in_place ? end : begin; place != end; ++place)
-        std::memcpy(place->to + first * row, tile + (place->tap - first_tap) * most_units * row,
-                    count * row);
+      for (auto place = in_place ? end : begin; place != end; ++place) {
+        char* const to = place->to + first * row;
+        const char* const from = tile + (place->tap - first_tap) * most_units * row;
+        if (block.streamed)
+          stream(to, from, count * row);
+        else
+          std::memcpy(to, from, count * row);
+      }
     }
   }
 }

@@ -14,13 +14,15 @@ class PackedTaps {
   // have no second element. Else every tap of an odd number of channels ends with such a pair.
   PackedTaps(const Problem& problem, const Arithmetic& arithmetic, bool run_on);
 
-  // Some channels that are summed over, for a block of lanes.
+  // Some channels that are summed over, of those whose weights lie together, for a block of lanes.
   struct Block {
-    int64_t group, first, channels;
+    int64_t group, first, channels;  // whole units; all, where pairs run on
+    int64_t first_together, together;
     int64_t lane, live, width;  // lanes behind the live ones are zero
     // Every phase has room for the part's lanes, of which so many lie before the block's.
     void* packed;
     int64_t part_lanes, lanes_before;
+    bool streamed;  // past the caches (core/stream.h)
   };
 
   int64_t elements_of_unit() const { return arithmetic_.pairs ? 2 : 1; }
@@ -45,6 +47,7 @@ class PackedTaps {
   void for_each_phase(std::span<const BoxPhase> phases, const Block& block, const F& f) const;
   template <class F>
   void for_each_packed_tap(std::span<const BoxPhase> phases, const Block& block, const F& f) const;
+  void pack_rows(Copy rows, bool streamed) const;
   void pack_running_on(const char* w, std::span<const BoxPhase> phases, const Block& block) const;
   void pack_transposed(const char* w, std::span<const BoxPhase> phases, const Block& block) const;
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "core/stream.h"
 
 namespace convtbw::simd {
 
@@ -27,8 +28,26 @@ struct WorkOrder {
   Item item(int64_t index) const {
     return boxes_first ? Item{index % parts, index / parts} : Item{index / boxes, index % boxes};
   }
+  // Whether threads gain by packing a part's weights past the caches: it is not the thread that
+  // computes all boxes of a part that packs it, as parallel_for() deals both.
+  bool shares_parts(int threads) const {
+    return gains_by_streams(threads) && (boxes_first || parts % threads != 0);
+  }
   // The last one after itself.
   Item item_after(int64_t index) const { return item(std::min(index + 1, items() - 1)); }
 };
+
+// Packing a part's weights is cut by channels as well, where there are few parts: so many pieces of
+// each of so many matrices.
+inline constexpr int64_t kPackedChannels = 16;  // a cache line of those that are neighbours
+inline int64_t packed_pieces(int64_t matrices, int64_t channels) {
+  constexpr int64_t kPacks = 16;
+  return std::clamp<int64_t>(ceil_div(kPacks, matrices), 1, ceil_div(channels, kPackedChannels));
+}
+inline Range packed_piece(int64_t piece, int64_t pieces, int64_t channels) {
+  const int64_t size = ceil_div(ceil_div(channels, pieces), kPackedChannels) * kPackedChannels;
+  const int64_t begin = std::min(piece * size, channels);
+  return {begin, std::min(begin + size, channels)};
+}
 
 }  // namespace convtbw::simd
