@@ -396,27 +396,26 @@ void GroupedWeightsPlan::run(const Operands& operands) const {
     return;
   }
   char* const all = shared_scratch<char>(chunks_ * parts * part_sums_ * unit());
-  const auto sums_of = [&](int64_t part, int64_t chunk) {
-    return all + (part * chunks_ + chunk) * part_sums_ * unit();
-  };
+  const auto sums_of = [&](int64_t part) { return all + part * chunks_ * part_sums_ * unit(); };
   const auto sum_all = [&](bool by_positions) {
-    parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
-      const int64_t part = i / chunks_, chunk = i % chunks_, first = chunk * boxes_per_chunk_;
-      run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts, first,
-                std::min(boxes_per_chunk_, boxes - first), by_positions,
-                local_scratch<char>(local_bytes_), sums_of(part, chunk));
-    });
-    add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_sums_,
-               [&](int64_t) { return part_sums_; });
+    sum_chunks(
+        problem_.threads, {problem_.dtype, all, parts, chunks_, part_sums_},
+        [&](int64_t) { return part_sums_; },
+        [&](int64_t part, int64_t chunk, char* sums) {
+          const int64_t first = chunk * boxes_per_chunk_;
+          run_boxes(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts,
+                    first, std::min(boxes_per_chunk_, boxes - first), by_positions,
+                    local_scratch<char>(local_bytes_), sums);
+        });
     bool finite = true;
     for (int64_t part = 0; by_positions && part < parts; ++part)
-      finite &= all_finite(sums_of(part, 0), part_sums_, problem_.dtype);
+      finite &= all_finite(sums_of(part), part_sums_, problem_.dtype);
     return finite;
   };
   if (!sum_all(by_positions)) sum_all(false);
   parallel_for(problem_.threads, parts, [&](int64_t part) {
     finish(operands_of_slice(all_, operands, part / slice_parts), part % slice_parts,
-           sums_of(part, 0));
+           sums_of(part));
   });
 }
 

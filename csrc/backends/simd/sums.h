@@ -1,9 +1,11 @@
-// Sums of several chunks, added in their order.
+// Sums of several chunks, added in an order that depends on their number alone.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "core/dtype.h"
 #include "core/parallel.h"
@@ -30,33 +32,72 @@ inline bool all_finite(const char* sums, int64_t count, Dtype dtype) {
                              : all_below(uint32_t{0xff} << 23, sums, count);
 }
 
-// sums[part][chunk][unit], float32 (float64 for Dtype::f64), for all chunks into the first. Parts
-// have room for `part_units`, of which units_of(part) are added.
-//
-// Threads share each part: of 64 to 64 channels, 3x3, all of 16 chunks are one part's, and one
-// thread needs a tenth of the time that two need to compute them (28x28, batch 8, Zen 5).
-template <class F>
-void add_chunks(int threads, Dtype dtype, char* sums, int64_t parts, int64_t chunks,
-                int64_t part_units, const F& units_of) {
-  constexpr int64_t kPiece = 4096;         // that are added to stay in the first-level cache
-  constexpr int64_t kSerialUnits = 32768;  // a parallel region costs as much
-  const int64_t pieces = ceil_div(part_units, kPiece);
-  if (parts * part_units * chunks < kSerialUnits) threads = 1;
-  const auto add = [&](auto* all) {
-    parallel_for(threads, parts * pieces, [&](int64_t i) {
-      const int64_t part = i / pieces, first = i % pieces * kPiece;
-      const int64_t count = std::min(kPiece, units_of(part) - first);
-      auto* const to = all + part * chunks * part_units + first;
-      for (int64_t chunk = 1; chunk < chunks; ++chunk) {
-        const auto* const from = to + chunk * part_units;
-        for (int64_t j = 0; j < count; ++j) to[j] += from[j];
-      }
-    });
+// sums[part][chunk][unit], float32 (float64 for Dtype::f64). Parts have room for so many units, of
+// which units_of(part) are there.
+struct ChunkedSums {
+  Dtype dtype;
+  char* sums;
+  int64_t parts, chunks, part_units;
+};
+
+// A piece of those of one part: of so many chunks, so far apart, into those of the first one.
+inline void add_piece(const ChunkedSums& all, int64_t part, const Range& units, int64_t first,
+                      int64_t step, int64_t count) {
+  const auto add = [&](auto* sums) {
+    auto* const to = sums + (part * all.chunks + first) * all.part_units;
+    for (int64_t chunk = 1; chunk < count; ++chunk) {
+      const auto* const from = to + chunk * step * all.part_units;
+      for (int64_t i = units.begin; i < units.end; ++i) to[i] += from[i];
+    }
   };
-  if (dtype == Dtype::f64)
-    add(reinterpret_cast<double*>(sums));
+  if (all.dtype == Dtype::f64)
+    add(reinterpret_cast<double*>(all.sums));
   else
-    add(reinterpret_cast<float*>(sums));
+    add(reinterpret_cast<float*>(all.sums));
+}
+
+inline constexpr int64_t kAddedUnits = 4096;  // at a time, to stay in the first-level cache
+
+// Adds every step-th chunk of each part into the first one. Threads share each part: of 64 to 64
+// channels, 3x3, all of 16 chunks are one part's, and one thread needs a tenth of the time that two
+// need to compute them (28x28, batch 8, Zen 5).
+template <class UnitsOf>
+void add_chunks(int threads, const ChunkedSums& all, const UnitsOf& units_of, int64_t step = 1) {
+  constexpr int64_t kSerialUnits = 32768;  // a parallel region costs as much
+  const int64_t count = ceil_div(all.chunks, step);
+  const int64_t pieces = ceil_div(all.part_units, kAddedUnits);
+  if (count == 1) return;
+  if (all.parts * all.part_units * count < kSerialUnits) threads = 1;
+  parallel_for(threads, all.parts * pieces, [&](int64_t i) {
+    const int64_t part = i / pieces, begin = i % pieces * kAddedUnits;
+    add_piece(all, part, {begin, std::min(begin + kAddedUnits, units_of(part))}, 0, step, count);
+  });
+}
+
+// compute(part, chunk, its sums) for all, added into those of each part's first chunk.
+//
+// Chunks that follow each other are added by the thread that completes them, which has computed
+// them all as a rule; the few sums that remain, by all threads. These are lines that one thread
+// writes and another reads, call after call, and the next store to such a line is slow
+// (core/stream.h).
+template <class UnitsOf, class Compute>
+void sum_chunks(int threads, const ChunkedSums& all, const UnitsOf& units_of,
+                const Compute& compute) {
+  constexpr int64_t kRuns = 4;  // of a part's chunks, and so sums that remain
+  const int64_t chunks = all.chunks, of_run = ceil_div(chunks, kRuns);
+  const int64_t runs = ceil_div(chunks, of_run);
+  const int64_t chunk_bytes = all.part_units * element_bytes(sum_dtype(all.dtype));
+  std::vector<std::atomic<int64_t>> completed(all.parts * runs);  // chunks of each run
+  parallel_for(threads, all.parts * chunks, [&](int64_t i) {
+    const int64_t part = i / chunks, chunk = i % chunks, run = chunk / of_run;
+    compute(part, chunk, all.sums + i * chunk_bytes);
+    const int64_t first = run * of_run, count = std::min(of_run, chunks - first);
+    if (completed[part * runs + run].fetch_add(1) + 1 < count) return;
+    const int64_t units = units_of(part);
+    for (int64_t begin = 0; begin < units; begin += kAddedUnits)
+      add_piece(all, part, {begin, std::min(begin + kAddedUnits, units)}, first, 1, count);
+  });
+  add_chunks(threads, all, units_of, of_run);
 }
 
 }  // namespace convtbw::simd

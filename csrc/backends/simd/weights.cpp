@@ -326,24 +326,22 @@ void WeightsPlan::compute(const Operands& operands, std::atomic<bool>* finite) c
     return;
   }
   char* const all = shared_scratch<char>(part_units_ * unit() * parts * all_.slices * chunks_);
-  const auto sums_of = [&](int64_t slice, int64_t part, int64_t chunk) {
-    return all + ((slice * parts + part) * chunks_ + chunk) * part_units_ * unit();
-  };
-  parallel_for(problem_.threads, all_.slices * parts * chunks_, [&](int64_t i) {
-    const int64_t chunk = i % chunks_, part = i / chunks_ % parts, slice = i / chunks_ / parts;
-    const int64_t first = chunk * boxes_per_chunk_;
-    run_boxes(operands_of_slice(all_, operands, slice), parts_[part], first,
-              std::min(boxes_per_chunk_, boxes - first), sums_of(slice, part, chunk),
-              local_scratch<char>(local_bytes_), nullptr);
-  });
-  add_chunks(problem_.threads, problem_.dtype, all, all_.slices * parts, chunks_, part_units_,
-             [&](int64_t i) { return parts_[i % parts].units; });
+  sum_chunks(
+      problem_.threads, {problem_.dtype, all, all_.slices * parts, chunks_, part_units_},
+      [&](int64_t i) { return parts_[i % parts].units; },
+      [&](int64_t i, int64_t chunk, char* sums) {
+        const int64_t first = chunk * boxes_per_chunk_;
+        run_boxes(operands_of_slice(all_, operands, i / parts), parts_[i % parts], first,
+                  std::min(boxes_per_chunk_, boxes - first), sums,
+                  local_scratch<char>(local_bytes_), nullptr);
+      });
   const int64_t blocks = static_cast<int64_t>(part_blocks_.size());
   parallel_for(problem_.threads, all_.slices * blocks, [&](int64_t i) {
     const PartBlock& where = part_blocks_[i % blocks];
     const Part& part = parts_[where.part];
     const LaneBlock& block = blocks_[part.first_block + where.block];
-    char* sums = sums_of(i / blocks, where.part, 0) + where.offset * unit();
+    char* sums =
+        all + ((i / blocks * parts + where.part) * chunks_ * part_units_ + where.offset) * unit();
     const Operands here = operands_of_slice(all_, operands, i / blocks);
     for (int64_t p = part.first_panel; p < part.first_panel + part.panels; ++p) {
       finish(here, part.group, block, panels_[p], sums, finite);

@@ -214,15 +214,15 @@ void InPlaceWeightsPlan::run(const Operands& operands) const {
     return;
   }
   char* const all = shared_scratch<char>(parts_ * chunks_ * sums_units_ * unit());
-  const auto sums_of = [&](int64_t i) { return all + i * sums_units_ * unit(); };
-  parallel_for(problem_.threads, parts_ * chunks_, [&](int64_t i) {
-    run_chunk(operands, i / chunks_, i % chunks_, local_scratch<char>(wide_units_ * unit()),
-              sums_of(i));
+  sum_chunks(
+      problem_.threads, {problem_.dtype, all, parts_, chunks_, sums_units_},
+      [&](int64_t) { return sums_units_; },
+      [&](int64_t part, int64_t chunk, char* sums) {
+        run_chunk(operands, part, chunk, local_scratch<char>(wide_units_ * unit()), sums);
+      });
+  parallel_for(problem_.threads, parts_, [&](int64_t part) {
+    finish(operands, part, all + part * chunks_ * sums_units_ * unit());
   });
-  add_chunks(problem_.threads, problem_.dtype, all, parts_, chunks_, sums_units_,
-             [&](int64_t) { return sums_units_; });
-  parallel_for(problem_.threads, parts_,
-               [&](int64_t part) { finish(operands, part, sums_of(part * chunks_)); });
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ void PlaneWeightsPlan::run(const Operands& operands) const {
     run_boxes(operands, block, first, std::min(boxes_per_chunk_, boxes - first),
               weights_of(first_channel(block), chunk));
   });
-  add_chunks(problem_.threads, problem_.dtype, all, groups, chunks_, taps_,
+  add_chunks(problem_.threads, {problem_.dtype, all, groups, chunks_, taps_},
              [&](int64_t) { return taps_; });
   write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_, operands.data.w);
 }

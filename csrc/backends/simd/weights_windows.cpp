@@ -306,16 +306,16 @@ bool WindowWeightsPlan::sum_boxes(const Operands& operands, int64_t channel, int
 void WindowWeightsPlan::run(const Operands& operands) const {
   const int64_t boxes = grid_.boxes(), groups = problem_.geometry.groups;
   char* const all = shared_scratch<char>(groups * chunks_ * taps_ * unit());
-  parallel_for(problem_.threads, groups * chunks_, [&](int64_t i) {
-    const int64_t first = i % chunks_ * boxes_per_chunk_;
-    const int64_t count = std::min(boxes_per_chunk_, boxes - first);
-    char* const sums = all + i * taps_ * unit();
-    // An infinity in x, multiplied by zeros, would be NaN where it does not belong.
-    if (!sum_boxes(operands, i / chunks_, first, count, kMaxTapRows, sums))
-      sum_boxes(operands, i / chunks_, first, count, 1, sums);
-  });
-  add_chunks(problem_.threads, problem_.dtype, all, groups, chunks_, taps_,
-             [&](int64_t) { return taps_; });
+  sum_chunks(
+      problem_.threads, {problem_.dtype, all, groups, chunks_, taps_},
+      [&](int64_t) { return taps_; },
+      [&](int64_t channel, int64_t chunk, char* sums) {
+        const int64_t first = chunk * boxes_per_chunk_;
+        const int64_t count = std::min(boxes_per_chunk_, boxes - first);
+        // An infinity in x, multiplied by zeros, would be NaN where it does not belong.
+        if (!sum_boxes(operands, channel, first, count, kMaxTapRows, sums))
+          sum_boxes(operands, channel, first, count, 1, sums);
+      });
   write_channel_weights(problem_, arithmetic_, all, chunks_ * taps_, operands.data.w);
 }
 

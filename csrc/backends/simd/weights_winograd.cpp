@@ -406,14 +406,14 @@ void WinogradWeightsPlan::run(const Operands& operands) const {
     });
   } else {
     char* const all = shared_scratch<char>(4 * part_units_ * parts * chunks_);
-    parallel_for(problem_.threads, parts * chunks_, [&](int64_t i) {
-      const int64_t first = i % chunks_ * boxes_per_chunk_;
-      run_boxes(slice(i / chunks_), part(i / chunks_), first,
-                std::min(boxes, first + boxes_per_chunk_), local_scratch<char>(4 * local_units()),
-                all + i * part_units_ * 4);
-    });
-    add_chunks(problem_.threads, problem_.dtype, all, parts, chunks_, part_units_,
-               [&](int64_t i) { return phases() * phase_units(part(i)); });
+    sum_chunks(
+        problem_.threads, {problem_.dtype, all, parts, chunks_, part_units_},
+        [&](int64_t i) { return phases() * phase_units(part(i)); },
+        [&](int64_t i, int64_t chunk, char* sums) {
+          const int64_t first = chunk * boxes_per_chunk_;
+          run_boxes(slice(i), part(i), first, std::min(boxes, first + boxes_per_chunk_),
+                    local_scratch<char>(4 * local_units()), sums);
+        });
     constexpr int64_t kPieces = 4;
     parallel_for(problem_.threads, parts * kPieces, [&](int64_t i) {
       const int64_t whole = i / kPieces, piece = i % kPieces, channels = part(whole).x_channels;
