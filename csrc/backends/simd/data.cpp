@@ -10,6 +10,7 @@
 #include "backends/simd/work_order.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "core/stream.h"
 
 namespace convtbw::simd {
 
@@ -277,19 +278,20 @@ void DataPlan::fill(const BlockRange& part, const BoxRange& positions, char* c,
   });
 }
 
-// A box of a group's positions, for the copy of the operand.
-void DataPlan::copy_box(const Operands& operands, int64_t index, char* copy) const {
+// A box of a group's positions, which follow each other in the copy of the operand.
+void DataPlan::copy_box(const Operands& operands, int64_t index, bool streamed, char* copy) const {
   const int64_t boxes = copy_grid_.boxes(), group = index / boxes;
   const BoxRange box = copy_grid_.box(index % boxes);
   const int64_t elements = weights_.elements_of_unit();
-  const int64_t to = (group * read_group_ + offset(box.begin, read_stride_)) / elements;
-  const Panel panel{0,
-                    in_channels_,
-                    0,
-                    copy_packing_.strips[3].length * read_stride_[3] / elements,
-                    read_stride_[3] / elements,
-                    1};
-  pack_box(copy_packing_, in_data(operands, group), box, &panel, 1, copy + to * unit());
+  const int64_t position = read_stride_[3] / elements;
+  char* const to =
+      copy + (group * read_group_ + offset(box.begin, read_stride_)) / elements * unit();
+  const int64_t bytes =
+      box.count[0] * box.count[1] * box.count[2] * box.count[3] * position * unit();
+  char* const packed = streamed ? local_scratch<char>(bytes) : to;
+  const Panel panel{0, in_channels_, 0, copy_packing_.strips[3].length * position, position, 1};
+  pack_box(copy_packing_, in_data(operands, group), box, &panel, 1, packed);
+  if (streamed) stream(to, packed, bytes);
 }
 
 void DataPlan::run(const Operands& operands) const {
@@ -299,19 +301,20 @@ void DataPlan::run(const Operands& operands) const {
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   char* const copy = packed + (workspace_units_ - copy_units_) * unit();
   const int64_t copied_boxes = copies() ? problem_.geometry.groups * copy_grid_.boxes() : 0;
+  // All parts read the copy, whichever thread computes them.
+  const bool copy_streamed = parts > 1 && gains_by_streams(problem_.threads);
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};
-    // Copies of the operand move the weights of a pass to other threads.
-    const bool streamed = order.shares_parts(problem_.threads) ||
-                          (copied_boxes > 0 && gains_by_streams(problem_.threads));
+    const bool streamed = order.shares_parts(problem_.threads);
     const int64_t blocks = parts_[first].blocks;  // the most of any part
     const int64_t wholes = count * chunks * turns * blocks;
     const int64_t pieces = pairs_run_on_ ? 1 : packed_pieces(wholes, chunks_.front().channels);
-    const int64_t packs = wholes * pieces;
-    parallel_for(problem_.threads, packs + (first == 0 ? copied_boxes : 0), [&](int64_t i) {
-      if (i >= packs) return copy_box(operands, i - packs, copy);
+    if (first == 0)
+      parallel_for(problem_.threads, copied_boxes,
+                   [&](int64_t i) { copy_box(operands, i, copy_streamed, copy); });
+    parallel_for(problem_.threads, wholes * pieces, [&](int64_t i) {
       const int64_t whole = i / pieces, piece = i % pieces;
       const int64_t index = whole / blocks / turns / chunks, block = whole % blocks;
       const BlockRange& part = parts_[first + index];

@@ -114,7 +114,7 @@ class DataPlan : public DirectedPlan {
                    const Place& place, const char* packed, const char* bias,
                    const F& meanwhile) const;
   const char* pack_bias(const void* bias, char* packed) const;
-  void copy_box(const Operands& operands, int64_t index, char* copy) const;
+  void copy_box(const Operands& operands, int64_t index, bool streamed, char* copy) const;
   void run_box(const Operands& operands, const char* copy, const BlockRange& part,
                const BoxRange& box, const BlockRange& next_part, const BoxRange& next_box,
                const char* packed, const char* bias) const;

@@ -166,7 +166,10 @@ void DataPlan::lay_out(const Layout& layout, bool staged) {
 
 // [group][position][channel], in the arithmetic's units.
 void DataPlan::lay_out_copy() {
-  constexpr int64_t kPositions = 256;  // at a time
+  // At a time.
+  constexpr int64_t kBytes = 128 << 10, kLeastPositions = 16, kMostPositions = 256;
+  const int64_t most_positions =
+      std::clamp(kBytes / (in_channels_ * unit()), kLeastPositions, kMostPositions);
   copy_packing_ = {&arithmetic_, in_, {}, turns_.front().packing.pairing};
   copy_grid_ = {in_.extent, {1, 1, 1, 1}};
   int64_t step = weights_.elements(in_channels_), positions = 1;
@@ -175,7 +178,7 @@ void DataPlan::lay_out_copy() {
     read_stride_[a] = step;
     step *= extent;
     copy_grid_.size[a] =
-        ceil_div(extent, ceil_div(extent, std::max<int64_t>(1, kPositions / positions)));
+        ceil_div(extent, ceil_div(extent, std::max<int64_t>(1, most_positions / positions)));
     positions *= extent;
     copy_packing_.strips[a] = strip({Sliding{}}, copy_grid_.size[a], Apart::windows);
   }
