@@ -499,6 +499,8 @@ def restored_threads() -> Iterator[None]:
         Shape("pointwise", False, 3, 40, 72, (24, 26), 1),
         Shape("pointwise_few", False, 3, 40, 3, (61, 67), 1),
         Shape("many_weights", False, 2, 160, 160, (6, 6), 3, padding=1),
+        Shape("several_parts", False, 1, 136, 203, (9, 9), 5, padding=2),
+        Shape("copied_once", False, 2, 130, 200, (14, 14), 2, stride=2),
     ],
     ids=lambda shape: shape.name,
 )

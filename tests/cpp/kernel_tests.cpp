@@ -19,8 +19,10 @@
 #include <thread>
 #include <utility>
 
+#include "backends/simd/sums.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
+#include "core/stream.h"
 #include "layout.h"
 #include "listed_shapes.h"
 #include "plan/backend.h"
@@ -161,6 +163,48 @@ void test_parallel() {
     caught = true;
   }
   expect(caught, "parallel_for rethrows");
+}
+
+// At every distance from a line, with heads and tails of lines; what lies beside is untouched.
+void test_stream() {
+  constexpr int64_t kLargest = 300;
+  std::array<char, kLargest> from;
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 101 + 1);
+  std::array<char, kLargest + 2 * kLineBytes> to;
+  for (int64_t first = 0; first <= kLineBytes; ++first)
+    for (int64_t bytes = 0; bytes <= kLargest; ++bytes) {
+      to.fill(0);
+      stream(to.data() + first, from.data() + bytes % 7, std::min(bytes, kLargest - bytes % 7));
+      end_streams();
+      const int64_t end = first + std::min(bytes, kLargest - bytes % 7);
+      for (int64_t i = 0; i < std::ssize(to); ++i)
+        expect(to[i] == (i < first || i >= end ? 0 : from[i - first + bytes % 7]),
+               "stream copies its bytes alone");
+    }
+}
+
+// Parts of several lengths, with and without runs of chunks; once each, whoever computes them.
+void test_sum_chunks() {
+  constexpr int64_t kParts = 3, kUnits = 5000;
+  const auto units_of = [](int64_t part) { return kUnits - 1500 * part; };
+  for (int64_t chunks = 1; chunks < 20; ++chunks)
+    for (int threads = 1; threads < 5; ++threads) {
+      std::vector<float> sums(kParts * chunks * kUnits, -1);
+      simd::sum_chunks(threads,
+                       {Dtype::f32, reinterpret_cast<char*>(sums.data()), kParts, chunks, kUnits},
+                       units_of, [&](int64_t part, int64_t chunk, char* to) {
+                         auto* const units = reinterpret_cast<float*>(to);
+                         for (int64_t i = 0; i < units_of(part); ++i)
+                           units[i] = static_cast<float>((chunk + 1) * (i % 97) + part);
+                       });
+      for (int64_t part = 0; part < kParts; ++part)
+        for (int64_t i = 0; i < kUnits; ++i) {
+          const int64_t sum = chunks * (chunks + 1) / 2 * (i % 97) + chunks * part;
+          expect(
+              sums[part * chunks * kUnits + i] == static_cast<float>(i < units_of(part) ? sum : -1),
+              "sum_chunks adds every chunk of a part once");
+        }
+    }
 }
 
 // ---- benchmark mode ----------------------------------------------------------------------------
@@ -525,6 +569,8 @@ void run(const Chosen& chosen) {
     test_result_bytes();
     test_timing();
     test_parallel();
+    test_stream();
+    test_sum_chunks();
   }
   std::vector<const Backend*> backends{&kSimdBackend, &kReferenceBackend};
 #ifdef CONVTBW_ONEDNN_LIBRARY

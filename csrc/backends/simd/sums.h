@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/simd/kernels.h"
 #include "core/dtype.h"
 #include "core/parallel.h"
 #include "core/problem.h"
