@@ -30,6 +30,7 @@ template <class Body>
 void parallel_for(int threads, int64_t count, const Body& body) {
   if (threads <= 1 || count <= 1) {
     for (int64_t i = 0; i < count; ++i) body(i);
+    if (threads > 1) end_streams();
     return;
   }
   struct alignas(64) Progress {

@@ -341,10 +341,7 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   const int64_t width = int64_t{block.vectors} * arithmetic_.lanes;
   const CopyFunction pack = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   const Geometry& g = problem_.geometry;
-  // Of one tap: a cache line of channels that are neighbours. One after the other, 3x3 of 256 to
-  // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5). Or of all taps,
-  // where those of one channel follow those of the one before: channel by channel, vectors of 9
-  // elements, 128 to 1024 channels took 1.05 to 1.4 times as long (28x28 to 6x6, Zen 4).
+  // The taps of so many channels, and where they are streamed their frequencies, are on their way.
   constexpr int64_t kTileBytes = 64 << 10;
   const int64_t together =
       std::clamp<int64_t>(kTileBytes / (all_taps_ * width * 4), 1, kPackedChannels);
@@ -354,22 +351,24 @@ void WinogradPlan::pack_weights(const Operands& operands, const BlockRange& part
   char* const stage = tile + tile_bytes;
   const int64_t tap_step = (taps_contiguous_ ? 1 : together) * width * 4,
                 channel_step = (taps_contiguous_ ? all_taps_ : 1) * width * 4;
+  // Of one tap: a cache line of channels that are neighbours. One after the other, 3x3 of 256 to
+  // 256 took 1.6 times as long with 14x14 pixels of two images (16 lanes, Zen 5). Or of all taps,
+  // where those of one channel follow those of the one before: channel by channel, vectors of 9
+  // elements, 128 to 1024 channels took 1.05 to 1.4 times as long (28x28 to 6x6, Zen 4).
   const auto fill_tile = [&](int64_t channel, int64_t channels) {
     const char* const w =
         static_cast<const char*>(operands.data.w) +
         (part.group * problem_.w.group + channel * w_in_ + block.lane * w_out_) * bytes;
     Copy copy{w, 1, w_out_, tile, width, 1, all_taps_, block.live, width - block.live};
-    if (taps_contiguous_ && w_in_ == all_taps_) {
-      copy.rows *= channels;
-      return pack(copy);
-    }
     if (taps_contiguous_) {
-      for (int64_t c = 0; c < channels; ++c) {
-        pack(copy);
-        copy.from = static_cast<const char*>(copy.from) + w_in_ * bytes;
-        copy.to = static_cast<char*>(copy.to) + channel_step;
+      if (w_in_ == all_taps_) {
+        copy.rows *= channels;
+      } else {
+        copy.times = channels;
+        copy.from_time = w_in_;
+        copy.to_time = all_taps_ * width;
       }
-      return;
+      return pack(copy);
     }
     copy.from_row = w_in_;
     copy.rows = channels;

@@ -37,12 +37,13 @@ struct WorkOrder {
   Item item_after(int64_t index) const { return item(std::min(index + 1, items() - 1)); }
 };
 
-// Packing a part's weights is cut by channels as well, where there are few parts: so many pieces of
-// each of so many matrices.
+// Packing is cut by channels as well, where there are few matrices of weights: into so many pieces
+// of each.
 inline constexpr int64_t kPackedChannels = 16;  // a cache line of those that are neighbours
 inline int64_t packed_pieces(int64_t matrices, int64_t channels) {
   constexpr int64_t kPacks = 16;
-  return std::clamp<int64_t>(ceil_div(kPacks, matrices), 1, ceil_div(channels, kPackedChannels));
+  return std::max<int64_t>(
+      1, std::min(ceil_div(kPacks, matrices), ceil_div(channels, kPackedChannels)));
 }
 inline Range packed_piece(int64_t piece, int64_t pieces, int64_t channels) {
   const int64_t size = ceil_div(ceil_div(channels, pieces), kPackedChannels) * kPackedChannels;
