@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/scratch.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -12,8 +14,6 @@ namespace convtbw {
 #if defined(__x86_64__)
 
 namespace {
-
-constexpr int64_t kLine = 64;
 
 // Whole lines. Halves of a line, one after the other, are as fast as lines of AVX-512; quarters
 // take 1.4 times as long.
@@ -27,16 +27,15 @@ __attribute__((target("avx"))) void stream_lines(char* to, const char* from, int
 }  // namespace
 
 bool gains_by_streams(int threads) {
-  static const bool amd = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
-  return amd && threads > 1;
+  return threads > 1 && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx");
 }
 
 void stream(void* to, const void* from, int64_t bytes) {
   auto* const first = static_cast<char*>(to);
   const auto* const source = static_cast<const char*>(from);
-  const auto misplaced = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(first) % kLine);
-  const int64_t head = std::min(misplaced, bytes), lines = (bytes - head) / kLine * kLine;
-  const int64_t done = head + lines;
+  const auto misplaced = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(first) % kLineBytes);
+  const int64_t head = __builtin_cpu_supports("avx") ? std::min(misplaced, bytes) : bytes;
+  const int64_t lines = (bytes - head) / kLineBytes * kLineBytes, done = head + lines;
   std::memcpy(first, source, head);
   stream_lines(first + head, source + head, lines);
   std::memcpy(first + done, source + done, bytes - done);

@@ -166,7 +166,7 @@ void DataPlan::lay_out(const Layout& layout, bool staged) {
 
 // [group][position][channel], in the arithmetic's units.
 void DataPlan::lay_out_copy() {
-  // At a time.
+  // At a time: what is on its way to the copy stays in the second-level cache.
   constexpr int64_t kBytes = 128 << 10, kLeastPositions = 16, kMostPositions = 256;
   const int64_t most_positions =
       std::clamp(kBytes / (in_channels_ * unit()), kLeastPositions, kMostPositions);
