@@ -300,9 +300,12 @@ void DataPlan::run(const Operands& operands) const {
   char* const packed = shared_scratch<char>(workspace_units_ * unit());
   const char* const bias = operands.bias ? pack_bias(operands.bias, packed) : nullptr;
   char* const copy = packed + (workspace_units_ - copy_units_) * unit();
-  const int64_t copied_boxes = copies() ? problem_.geometry.groups * copy_grid_.boxes() : 0;
-  // All parts read the copy, whichever thread computes them.
-  const bool copy_streamed = parts > 1 && gains_by_streams(problem_.threads);
+  if (copies()) {
+    // All parts read the copy, whichever thread computes them.
+    const bool streamed = parts > 1 && gains_by_streams(problem_.threads);
+    parallel_for(problem_.threads, problem_.geometry.groups * copy_grid_.boxes(),
+                 [&](int64_t i) { copy_box(operands, i, streamed, copy); });
+  }
   for (int64_t first = 0; first < parts; first += parts_per_pass_) {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
@@ -311,9 +314,6 @@ void DataPlan::run(const Operands& operands) const {
     const int64_t blocks = parts_[first].blocks;  // the most of any part
     const int64_t wholes = count * chunks * turns * blocks;
     const int64_t pieces = pairs_run_on_ ? 1 : packed_pieces(wholes, chunks_.front().channels);
-    if (first == 0)
-      parallel_for(problem_.threads, copied_boxes,
-                   [&](int64_t i) { copy_box(operands, i, copy_streamed, copy); });
     parallel_for(problem_.threads, wholes * pieces, [&](int64_t i) {
       const int64_t whole = i / pieces, piece = i % pieces;
       const int64_t index = whole / blocks / turns / chunks, block = whole % blocks;

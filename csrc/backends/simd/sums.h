@@ -41,14 +41,17 @@ struct ChunkedSums {
   int64_t parts, chunks, part_units;
 };
 
-// A piece of those of one part: of so many chunks, so far apart, into those of the first one.
-inline void add_piece(const ChunkedSums& all, int64_t part, const Range& units, int64_t first,
-                      int64_t step, int64_t count) {
+inline constexpr int64_t kAddedUnits = 4096;  // at a time, to stay in the first-level cache
+
+// A piece of the first `units` of a part: of so many chunks, so far apart, into the first one.
+inline void add_piece(const ChunkedSums& all, int64_t part, int64_t units, int64_t piece,
+                      int64_t first, int64_t step, int64_t count) {
+  const int64_t begin = piece * kAddedUnits, end = std::min(begin + kAddedUnits, units);
   const auto add = [&](auto* sums) {
     auto* const to = sums + (part * all.chunks + first) * all.part_units;
     for (int64_t chunk = 1; chunk < count; ++chunk) {
       const auto* const from = to + chunk * step * all.part_units;
-      for (int64_t i = units.begin; i < units.end; ++i) to[i] += from[i];
+      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
     }
   };
   if (all.dtype == Dtype::f64)
@@ -56,8 +59,6 @@ inline void add_piece(const ChunkedSums& all, int64_t part, const Range& units, 
   else
     add(reinterpret_cast<float*>(all.sums));
 }
-
-inline constexpr int64_t kAddedUnits = 4096;  // at a time, to stay in the first-level cache
 
 // Adds every step-th chunk of each part into the first one. Threads share each part: of 64 to 64
 // channels, 3x3, all of 16 chunks are one part's, and one thread needs a tenth of the time that two
@@ -70,8 +71,7 @@ void add_chunks(int threads, const ChunkedSums& all, const UnitsOf& units_of, in
   if (count == 1) return;
   if (all.parts * all.part_units * count < kSerialUnits) threads = 1;
   parallel_for(threads, all.parts * pieces, [&](int64_t i) {
-    const int64_t part = i / pieces, begin = i % pieces * kAddedUnits;
-    add_piece(all, part, {begin, std::min(begin + kAddedUnits, units_of(part))}, 0, step, count);
+    add_piece(all, i / pieces, units_of(i / pieces), i % pieces, 0, step, count);
   });
 }
 
@@ -95,8 +95,8 @@ void sum_chunks(int threads, const ChunkedSums& all, const UnitsOf& units_of,
     const int64_t first = run * of_run, count = std::min(of_run, chunks - first);
     if (completed[part * runs + run].fetch_add(1) + 1 < count) return;
     const int64_t units = units_of(part);
-    for (int64_t begin = 0; begin < units; begin += kAddedUnits)
-      add_piece(all, part, {begin, std::min(begin + kAddedUnits, units)}, first, 1, count);
+    for (int64_t piece = 0; piece * kAddedUnits < units; ++piece)
+      add_piece(all, part, units, piece, first, 1, count);
   });
   add_chunks(threads, all, units_of, of_run);
 }

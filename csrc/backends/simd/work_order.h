@@ -1,4 +1,5 @@
-// In which order the boxes of several parts are computed.
+// In which order the boxes of several parts are computed, and how threads share packing their
+// weights.
 #pragma once
 
 #include <algorithm>
