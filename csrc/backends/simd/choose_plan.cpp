@@ -31,6 +31,7 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
     if (p.wanted != Role::w) return plane_data_plan(p, plain);
     return g.axes.back().stride > 2 ? window_weights_plan(p, plain) : plane_weights_plan(p, plain);
   }
+  if (plane_phases(p, plain.lanes)) return plane_phases_plan(p, plain);
   const bool slides = p.wanted != Role::w && slid_pixels(p, chosen.lanes, chosen.pairs);
   const bool few_a_group =
       few_channels_a_group(p, plain.lanes) && !groups_one_by_one(p, plain.lanes, pairs);

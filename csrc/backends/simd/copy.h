@@ -196,14 +196,39 @@ CONVTBW_INLINE V lanes_of(const V (&lines)[count]) {
   return result;
 }
 
-// Lanes [part * lanes, (part + 1) * lanes) of the columns' elements in turn.
-template <int part, int columns, class V>
-CONVTBW_INLINE V elements_in_turn(const V (&lines)[columns]) {
+// Lanes [part * lanes, (part + 1) * lanes) of the lines' elements in turn.
+template <int part, int count, class V>
+CONVTBW_INLINE V elements_in_turn(const V (&lines)[count]) {
   constexpr auto at = [](int lanes, int lane) {
     const int element = part * lanes + lane;
-    return element % columns * lanes + element / columns;
+    return element % count * lanes + element / count;
   };
   return lanes_of<at>(lines);
+}
+
+// All of them in the lines' place. Lines by halves, of a power of two log2(count) shuffles each.
+template <int count, class V>
+CONVTBW_INLINE void take_turns(V (&lines)[count]) {
+  if constexpr (count % 2 == 0) {
+    V even[count / 2], odd[count / 2];
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < count; ++i) (i % 2 ? odd : even)[i / 2] = lines[i];
+    take_turns(even);
+    take_turns(odd);
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < count / 2; ++i) {
+      const V pair[]{even[i], odd[i]};
+      lines[2 * i] = elements_in_turn<0>(pair);
+      lines[2 * i + 1] = elements_in_turn<1>(pair);
+    }
+  } else if constexpr (count > 1) {
+    V all[count];
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < count; ++i) all[i] = lines[i];
+    [&]<int... part>(std::integer_sequence<int, part...>) __attribute__((always_inline)) {
+      ((lines[part] = elements_in_turn<part>(all)), ...);
+    }(std::make_integer_sequence<int, count>());
+  }
 }
 
 // Up to so many columns side by side. As blocks that are mostly empty, fprop of up to 4 channels
@@ -237,9 +262,9 @@ void copy_in_turn(const Copy& c, From from) {
       else
         lines[j] = block.at(j * c.from_column).all();
     To* const to = static_cast<To*>(c.to) + row * columns;
-    [&]<int... part>(std::integer_sequence<int, part...>) __attribute__((always_inline)) {
-      (store(to + part * n, elements_in_turn<part>(lines)), ...);
-    }(std::make_integer_sequence<int, columns>());
+    take_turns(lines);
+#pragma GCC unroll kUnroll
+    for (int part = 0; part < columns; ++part) store(to + part * n, lines[part]);
   }
 }
 

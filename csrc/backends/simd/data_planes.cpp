@@ -1,7 +1,9 @@
 // fprop, and dgrad of stride 1, of depthwise problems, channels first (slid_rows.h).
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "backends/simd/channel_taps.h"
 #include "backends/simd/directed_plan.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
@@ -19,8 +21,6 @@ class PlaneDataPlan : public DirectedPlan {
   void run(const Operands& operands) const override;
 
  private:
-  void pack_weights(const Operands& operands, int64_t first, int64_t channels, char* weights,
-                    char* start) const;
   // What loops write: rows of results, or of sums.
   struct Rows {
     char* first;
@@ -48,6 +48,7 @@ class PlaneDataPlan : public DirectedPlan {
   BoxGrid grid_;
   const bool ask_ahead_;
   const int64_t taps_;
+  std::vector<TapRow> weights_;
   int64_t weights_units_, stage_row_, stage_units_, local_bytes_;
 };
 
@@ -60,6 +61,14 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
       taps_(slid_.all_taps()) {
   const int64_t groups = problem.geometry.groups;
   grid_ = slid_.cut(ceil_div(slid_.items(groups), ceil_div(groups, kChannels)));
+  const PerAxis<Sliding>& s = slid_.sliding();
+  const auto tap = [&](int a, int64_t t) {
+    return (slid_.reversed() ? s[a].taps - 1 - t : t) * problem.w.axes[a - 1];
+  };
+  const int64_t step = slid_.reversed() ? -problem.w.axes[2] : problem.w.axes[2];
+  for (int64_t t1 = 0; t1 < s[1].taps; ++t1)
+    for (int64_t t2 = 0; t2 < s[2].taps; ++t2)
+      weights_.push_back({tap(1, t1) + tap(2, t2) + tap(3, 0), step, s[3].taps});
   weights_units_ = whole_vectors(taps_ * kChannels);
   stage_row_ = whole_vectors(grid_.size[3]);
   stage_units_ = grid_.size[2] * stage_row_;
@@ -70,30 +79,8 @@ PlaneDataPlan::PlaneDataPlan(const Problem& problem, const Arithmetic& arithmeti
            arithmetic.name;
   workspace = problem.threads * local_bytes_;
   bytes = sizeof(PlaneDataPlan) + slid_.sections().size() * sizeof(PlaneSection) +
-          (slid_.tap_rows().size() + slid_.row_taps().size()) * sizeof(int64_t);
-}
-
-// [channel][tap], and what sums start from.
-void PlaneDataPlan::pack_weights(const Operands& operands, int64_t first, int64_t channels,
-                                 char* weights, char* start) const {
-  const int dtype = static_cast<int>(problem_.dtype);
-  const int64_t bytes = element_bytes(problem_.dtype);
-  const WeightsStrides& w = problem_.w;
-  const PerAxis<Sliding>& s = slid_.sliding();
-  const auto tap = [&](int a, int64_t t) {
-    return (slid_.reversed() ? s[a].taps - 1 - t : t) * w.axes[a - 1];
-  };
-  for (int64_t t1 = 0, row = 0; t1 < s[1].taps; ++t1)
-    for (int64_t t2 = 0; t2 < s[2].taps; ++t2, ++row)
-      arithmetic_.pack[dtype]({static_cast<const char*>(operands.data.w) +
-                                   (first * w.group + tap(1, t1) + tap(2, t2) + tap(3, 0)) * bytes,
-                               w.group, slid_.reversed() ? -w.axes[2] : w.axes[2],
-                               weights + row * s[3].taps * unit(), taps_, 1, channels, s[3].taps});
-  if (operands.bias)
-    arithmetic_.widen[dtype]({static_cast<const char*>(operands.bias) + first * bytes, channels, 1,
-                              start, channels, 1, 1, channels});
-  else
-    std::memset(start, 0, kChannels * unit());
+          (slid_.tap_rows().size() + slid_.row_taps().size()) * sizeof(int64_t) +
+          weights_.size() * sizeof(TapRow);
 }
 
 void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64_t first,
@@ -104,7 +91,7 @@ void PlaneDataPlan::run_box(const Operands& operands, const BoxRange& box, int64
   char* const stage = start + kChannels * unit();
   const int64_t bytes = element_bytes(problem_.dtype), pixels = box.count[3];
   std::memset(buffer, 0, slid_.buffer_units() * unit());
-  pack_weights(operands, first, channels, weights, start);
+  pack_channel_taps(arithmetic_, problem_, operands, weights_, first, channels, weights, start);
 
   for (int64_t channel = 0; channel < channels; ++channel) {
     slid_.copy(operands.data[operand_], first + channel, box, buffer);

@@ -81,6 +81,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {nullptr, plane_deal_pairs},
     {nullptr, plane_copy_pairs},
+    {},
     nullptr,
 };
 
@@ -186,6 +187,7 @@ constinit const Arithmetic kF32{
     {kWindowTaps<float, float>, kWindowTaps<bfloat16, float>, kWindowTaps<float16, float>, {}},
     {plane_deal<float>, plane_deal<bfloat16>, plane_deal<float16>, nullptr},
     {plane_copy<float>, plane_copy<bfloat16>, plane_copy<float16>, nullptr},
+    {kPlaneTurns<float>, kPlaneTurns<bfloat16>, kPlaneTurns<float16>, {}},
     &kWinograd,
 };
 
@@ -217,6 +219,7 @@ constinit const Arithmetic kF64{
     {{}, {}, {}, kWindowTaps<double, double>},
     {nullptr, nullptr, nullptr, plane_deal<double>},
     {nullptr, nullptr, nullptr, plane_copy<double>},
+    {{}, {}, {}, kPlaneTurns<double>},
     nullptr,
 };
 

@@ -425,6 +425,23 @@ struct PlaneCopy {
   Halves halves = Halves::both;
 };
 
+// The reverse, of `parts` rows; from sums to elements:
+//   to[row*to_row + i] = from[row*from_row + i % parts * from_part + i / parts],  i < count
+// Reads whole vectors.
+struct PlaneTurns {
+  const void* from;
+  int64_t from_row, from_part;
+  void* to;
+  int64_t to_row, rows, count;
+  int64_t to_ahead;  // asked of memory beforehand: elements behind each result
+};
+
+// By parts, from 2 on.
+inline constexpr int kMaxTurnParts = 8;
+struct PlaneTurnsFunctions {
+  void (*at[kMaxTurnParts + 1])(const PlaneTurns&);
+};
+
 // A sum of rows, each shifted against the one before:
 //   to[i*to_step] = [the same, or] start + sum over rows r of  from[r*step + i],  i < count
 // Reads whole vectors, and writes them where results are neighbours or every second one; what lies
@@ -551,7 +568,8 @@ struct Arithmetic {
   TapsFunctions<WindowTaps> window_taps[4];  // by Dtype of a
   void (*plane_deal[4])(const PlaneCopy&);   // by Dtype, also for pairs
   void (*plane_copy[4])(const PlaneCopy&);
-  const Winograd* winograd;  // float32 only
+  PlaneTurnsFunctions plane_turns[4];  // by Dtype of to
+  const Winograd* winograd;            // float32 only
 };
 
 // The kernels that one target offers. The last two may be nullptr.

@@ -54,6 +54,44 @@ void deal_plane(From from, const PlaneCopy& call) {
   }
 }
 
+template <class To, int parts>
+void take_plane_turns(const PlaneTurns& call) {
+  using T = SumOf<To>;
+  constexpr int n = kLanes<T>;
+  const T* from = static_cast<const T*>(call.from);
+  To* to = static_cast<To*>(call.to);
+  for (int64_t row = 0; row < call.rows; ++row, from += call.from_row, to += call.to_row)
+    for (int64_t first = 0; first < call.count; first += n * parts) {
+      Vector<T> lines[parts];
+#pragma GCC unroll kUnroll
+      for (int part = 0; part < parts; ++part)
+        lines[part] = load(from + part * call.from_part + first / parts);
+      take_turns(lines);
+      const int64_t left = call.count - first;
+#pragma GCC unroll kUnroll
+      for (int64_t i = 0; i < n * parts; i += 64 / sizeof(To))
+        __builtin_prefetch(to + first + call.to_ahead + i, 1);
+#pragma GCC unroll kUnroll
+      for (int part = 0; part < parts; ++part) {
+        if (left >= (part + 1) * n)
+          store(to + first + part * n, lines[part]);
+        else if (left > part * n)
+          store_some(to + first + part * n, lines[part], left - part * n);
+      }
+    }
+}
+
+template <class To, int... before>
+constexpr PlaneTurnsFunctions plane_turns_functions(std::integer_sequence<int, before...>) {
+  PlaneTurnsFunctions functions{};
+  ((functions.at[before + 2] = take_plane_turns<To, before + 2>), ...);
+  return functions;
+}
+
+template <class To>
+constexpr PlaneTurnsFunctions kPlaneTurns =
+    plane_turns_functions<To>(std::make_integer_sequence<int, kMaxTurnParts - 1>());
+
 template <class Element>
 void plane_copy(const PlaneCopy& call) {
   copy_plane(Elements<Element>{static_cast<const Element*>(call.from)}, call);

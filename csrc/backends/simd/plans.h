@@ -88,6 +88,8 @@ std::unique_ptr<const Plan> grouped_weights_plan(const Problem& problem,
 // dilation, and its taps are whole vectors: window_weights_plan is for those, plane_weights_plan
 // for the others.
 std::unique_ptr<const Plan> plane_data_plan(const Problem& problem, const Arithmetic& arithmetic);
+// dgrad with strides and without dilation, of windows that are a stride long at least.
+std::unique_ptr<const Plan> plane_phases_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> plane_weights_plan(const Problem& problem,
                                                const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> window_weights_plan(const Problem& problem,

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "backends/simd/far_bytes.h"
+#include "backends/simd/kernels.h"
 #include "backends/simd/rules/rules.h"
 #include "core/cpu.h"
 
@@ -9,13 +10,13 @@ namespace convtbw::simd {
 namespace {
 
 // Whether a channel's rows can be slid over: of depthwise problems, channels first.
-bool slides_over_planes(const Problem& p) {
+bool depthwise_planes(const Problem& p) {
   const Geometry& g = p.geometry;
   if (g.x_channels != 1 || g.y_channels != 1 || p.slices > 1) return false;
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
     return false;
   for (const Axis& axis : g.axes)
-    if (axis.k < axis.stride || (p.wanted == Role::x && axis.stride > 1)) return false;
+    if (axis.k < axis.stride) return false;
   if (g.axes[1].k > 1 && g.axes[1].dilation > 1) return false;
   // What one window meets is copied with all that lies between.
   constexpr int64_t kMostPositions = 16 << 10;
@@ -64,7 +65,7 @@ bool planes_of_weights_on_zen_4(const Problem& p) {
 //   0.88 to 0.98, 16 bits 0.95 to 1.15; 5x5 and 7x7 from 32x32 on whole 0.8 to 1.0, others up to
 //   56x56 1.06 to 1.16, larger 0.84 to 1.0; 16 bits of 64x64 and 128x128 0.72 to 0.97, bfloat16 7x7
 //   0.97 to 1.09, others 0.92 to 1.45; 9x9 to 13x13 0.78 to 1.02 from 32x32, float16 from 48x48 on,
-//   bfloat16 1.07 to 1.55; 2x2 1.03 to 1.4, from 64x64 on 0.76 to 0.9; 3x3x3 up to 28x28 0.95 to
+//   bfloat16 1.07 to 1.55; 2x2 from 28x28 on 0.56 to 0.8 (Zen 4); 3x3x3 up to 28x28 0.95 to
 //   1.45, from 32x32 on 0.67 to 0.91, 16 bits whole 0.74 to 0.98, others 1.0 to 1.3;
 // - 1-D, wgrad: 8 lanes up to k9 0.68 to 0.97, 16 bits from 512 on 0.76 to 1.0; 16 lanes up to k5
 //   0.7 to 0.93, k9 0.89 to 1.07, 16 bits 0.92 to 1.6;
@@ -79,9 +80,10 @@ bool planes_of_weights_on_zen_4(const Problem& p) {
 // - a stride of 4: k8 0.8 to 0.95; any lanes: k16 of stride 8 on 512x512 0.35 to 0.4;
 // - 2 channels 0.06 to 0.2.
 bool planes(const Problem& p, int64_t lanes) {
-  if (!slides_over_planes(p)) return false;
+  if (!depthwise_planes(p)) return false;
   const Geometry& g = p.geometry;
   const auto& [depth, rows, row] = g.axes;
+  if (p.wanted == Role::x && (depth.stride > 1 || rows.stride > 1 || row.stride > 1)) return false;
   const bool wgrad = p.wanted == Role::w, wide = lanes > 8;
   const int64_t windows = p.wanted == Role::x ? row.x : row.y, taps = rows.k * row.k;
   if (row.stride > 2) {
@@ -115,7 +117,7 @@ bool planes(const Problem& p, int64_t lanes) {
     const bool apart = windows % 64 == 0;
     const bool far = data_bytes_of_both(p) > far_bytes().planes;
     if (depth.k > 1) return windows >= 32 && (whole || (!halves && !far));
-    if (row.k < 3) return windows >= 48;  // not in bands
+    if (row.k < 3) return windows >= (rows.k == 2 ? 28 : 48);  // not in bands
     if (row.k > 7) return p.dtype != Dtype::bf16 && windows >= (halves ? 48 : 32);
     if (rows.k == row.k && row.k <= (halves ? 3 : 4))
       return windows >= 24 && (!halves || !far || apart);
@@ -126,6 +128,50 @@ bool planes(const Problem& p, int64_t lanes) {
   if (taps >= 15) return windows >= (halves ? 40 : whole ? 24 : 32);
   if (rows.k == 3 && row.k == 3) return windows >= (!halves ? 20 : depth.k > 1 ? 32 : 24);
   return !halves && windows >= 40;
+}
+
+// Whether the same should be done phase by phase of dgrad with strides. Time of it over that of
+// channels in lanes (Zen 4, 12 to 64 windows a row; float32, 16 bits; "whole": windows that fill
+// vectors):
+// - channels that leave lanes empty: 1 to 7 0.17 to 0.7 (8 lanes 0.25 to 0.92); 10 to 33, 16 lanes
+//   0.29 to 0.96, from 24 windows on if these are no whole strides long (of 16 1.3); 8 lanes up to
+//   12 0.44 to 0.98, up to 33 0.45 to 1.44;
+// - others, 21 to 256, and a stride of 8, k16 and k24: 0.6 to 1.0, 0.5 to 0.85;
+// - 6 and 7, 16 lanes: whole 0.56 to 0.92, others 0.9 to 1.14, 0.67 to 0.9; 8 lanes 0.7 to 1.02,
+//   0.6 to 0.9;
+// - 4 and 5, 16 lanes: whole 0.62 to 0.81, others from 28 on 0.76 to 1.06, 0.47 to 0.9; 8 lanes
+//   0.65 to 1.17, 0.59 to 0.9;
+// - 3, k6 of 28 and more 0.79 to 1.04, 0.36 to 0.83; k9 0.65 to 1.5;
+// - 2, k4 and k6: of 32 and 64 0.68 to 1.01 (once 1.29), 0.67 to 0.77; others 0.93 to 1.6;
+//   k4x4x4, 16 lanes whole 0.56 to 0.78, others up to 1.3, 0.86; 8 lanes 0.67 to 0.88;
+// - less than 12 windows, windows that are no whole strides long, or one stride: up to 5.
+bool plane_phases(const Problem& p, int64_t lanes) {
+  if (p.wanted != Role::x || !depthwise_planes(p)) return false;
+  const auto& [depth, rows, row] = p.geometry.axes;
+  bool whole_strides = true;
+  for (const Axis& axis : p.geometry.axes) {
+    if (axis.dilation > 1) return false;
+    whole_strides &= axis.k % axis.stride == 0;
+  }
+  const int64_t stride = row.stride, windows = ceil_div(row.x, stride);
+  if (stride < 2 || stride > kMaxTurnParts || windows < 12) return false;
+
+  const bool halves = p.dtype == Dtype::bf16 || p.dtype == Dtype::f16, wide = lanes > 8;
+  const int64_t groups = p.geometry.groups, padded = ceil_div(groups, lanes) * lanes;
+  // 8 channels are a vector of half as many lanes.
+  const bool empty_lanes =
+      wide ? groups % 8 != 0 && 4 * groups <= 3 * padded : 3 * groups <= 2 * padded;
+  if (empty_lanes) return whole_strides || windows >= 24;
+
+  if (!whole_strides || rows.k < 2 * rows.stride || row.k < 2 * stride) return false;
+  const bool whole = windows % lanes == 0;
+  if (stride == 8) return true;
+  if (depth.k > 1) return whole || halves || !wide;
+  if (stride == 2) return row.k <= 6 && windows % 32 == 0;
+  if (stride == 3) return row.k == 6 && windows >= 28;
+  if (halves) return windows >= 16;
+  if (whole) return wide || stride > 5;
+  return wide ? stride < 6 && windows >= 28 : stride > 5;
 }
 
 }  // namespace convtbw::simd

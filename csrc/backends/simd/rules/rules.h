@@ -34,6 +34,7 @@ std::optional<int> phased_axis(const Problem& p);
 
 // planes.cpp
 bool planes(const Problem& p, int64_t lanes);
+bool plane_phases(const Problem& p, int64_t lanes);
 
 // Of expanded tensors, and of strides, more than an integer holds.
 inline double product(std::initializer_list<int64_t> factors) {
