@@ -1,7 +1,7 @@
 """The SIMD backend where lanes are pixels of a row and windows slide over copied rows.
 
-fprop, and dgrad of stride 1, channels first, of few channels or into numbers that leave vectors
-half empty.
+fprop, and dgrad, channels first, of few channels or into numbers that leave vectors half empty;
+dgrad with strides phase by phase.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import itertools
 import pytest
 import torch
 from dense import problem
+from layers import Call
 from targets import every_target, integers
 
 import torch_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PLAN = "pixels of a row in lanes"
+PHASES = PLAN + ", phases in turn"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -142,3 +144,101 @@ def test_what_is_not_finite_reaches_its_own_results_alone(
                 x.zero_()
                 x[1, -1, 1, pixel] = value
                 assert call.is_exact(), (channels, stride, pixel)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_phases_of_every_stride(target: str, dtype: torch.dtype) -> None:
+    """Results that end within a stride, windows that overlap, touch or reach beyond the ends."""
+    with torch_ops.backends.use("simd", target):
+        for stride in range(2, 9):
+            for more, pad, rest in ((0, 0, 0), (1, 1, 1), (stride, stride - 1, 0), (1, 0, 2)):
+                call = problem(
+                    *("dgrad", 3, (7, 32 * stride - rest % stride), (3, stride + more)),
+                    **{"into": 17, "stride": (2, stride), "pad": (1, pad), "dtype": dtype},
+                )
+                assert torch.equal(call.run(), call.exact()), (stride, more, pad, rest)
+                assert PHASES in call.kernel(), (stride, more, call.kernel())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_phases_of_every_kind(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for what, channels, pixels, kernel, attributes in (
+            ("one axis", 3, (320,), (16,), {"stride": 8, "pad": 4}),
+            ("one axis of several boxes", 2, (40000,), (5,), {"stride": 2, "pad": 2}),
+            ("three axes", 2, (5, 7, 64), (3, 2, 4), {"stride": 2, "pad": 1}),
+            ("three axes, one with a stride", 2, (3, 4, 96), (2, 1, 3), {"stride": (1, 1, 3)}),
+            ("columns alone", 4, (9, 64), (3, 3), {"stride": (1, 2), "pad": 1}),
+            ("rows of no window", 3, (3, 64), (7, 2), {"stride": (5, 2), "pad": (3, 0)}),
+            ("groups", 3, (9, 64), (3, 4), {"stride": 2, "groups": 3}),
+            ("sums that are folded", 31, (9, 64), (7, 5), {"stride": 2}),
+            ("several boxes", 3, (70, 1300), (3, 5), {"stride": 2, "pad": 1}),
+            ("several parts", 2, (9, 96), (3, 3), {"stride": 3, "into": 301}),
+        ):
+            call = problem(
+                *("dgrad", channels, pixels, kernel), dtype=dtype, **{"into": 17} | attributes
+            )
+            assert torch.equal(call.run(), call.exact()), what
+            assert PHASES in call.kernel(), (what, call.kernel())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_phases_of_every_number_of_channels_and_windows(target: str, dtype: torch.dtype) -> None:
+    served = 0
+    with torch_ops.backends.use("simd", target):
+        for into in range(3, 47):
+            channels, pixels = 1 + into * 3 % 7, (5, 25 + into * 7 % 67)
+            call = problem("dgrad", channels, pixels, (3, 4), stride=2, into=into, dtype=dtype)
+            assert torch.equal(call.run(), call.exact()), (channels, into, pixels)
+            served += PHASES in call.kernel()
+    assert served > 15
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_target
+def test_bias_of_phases(target: str, dtype: torch.dtype) -> None:
+    with torch_ops.backends.use("simd", target):
+        for channels, into in itertools.product((1, 2, 3, 8), (7, 37)):
+            backward = problem("dgrad", channels, (8, 64), (4, 4), stride=2, into=into, dtype=dtype)
+            attributes = {k: v for k, v in backward.attributes.items() if k != "src_shape"}
+            attributes["weights_format"] = "IOX"
+            call = Call("conv_transpose", backward.operands, attributes)
+            call = call.with_bias(integers(into, dtype=dtype))
+            assert torch.equal(call.run(), call.exact()), (channels, into)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_phases_of_any_strides_of_images_channels_and_rows(target: str, dtype: torch.dtype) -> None:
+    memory = integers(9000, dtype=dtype)
+    with torch_ops.backends.use("simd", target):
+        for strides in ((1, 2, 3, 1), (7, 3, 2, 1), (0, 0, 0, 1), (901, 300, 33, 1), (1, 0, 90, 1)):
+            for offset, channels in itertools.product((0, 3), (3, 4)):
+                call = problem(
+                    "dgrad", channels, (9, 64), (3, 4), into=17, pad=1, stride=2, dtype=dtype
+                )
+                y, w = call.operands
+                y = memory.as_strided(y.shape, strides, offset)
+                call = Call(call.name, (y, w), call.attributes)
+                assert PHASES in call.kernel()
+                assert torch.equal(call.run(), call.exact()), (strides, offset, channels)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_target
+def test_what_is_not_finite_reaches_results_of_its_phases_alone(
+    target: str, dtype: torch.dtype, value: float
+) -> None:
+    with torch_ops.backends.use("simd", target):
+        for channels, kernel in itertools.product((1, 3), ((3, 4), (2, 3))):
+            call = problem("dgrad", channels, (9, 74), kernel, stride=2, pad=1, dtype=dtype)
+            y, w = call.operands
+            w.fill_(1)
+            for pixel in (0, 1, 15, 16, 31, 32, 35, y.shape[-1] - 1):
+                y.zero_()
+                y[1, -1, 1, pixel] = value
+                assert call.is_exact(), (channels, kernel, pixel)

@@ -33,10 +33,12 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
   }
   if (plane_phases(p, plain.lanes)) return plane_phases_plan(p, plain);
   const bool slides = p.wanted != Role::w && slid_pixels(p, chosen.lanes, chosen.pairs);
+  const bool slides_in_phases = slid_phases(p, chosen.lanes, chosen.pairs);
   const bool few_a_group =
       few_channels_a_group(p, plain.lanes) && !groups_one_by_one(p, plain.lanes, pairs);
   if (few_a_group || (!pairs && groups_fill_vectors(p, plain.lanes))) {
     if (slides) return slid_pixels_plan(p, chosen);
+    if (slides_in_phases) return slid_phases_plan(p, chosen);
     const bool halves = has_halves && groups_fill_half_vectors(p, plain.lanes);
     const Arithmetic& lanes = halves ? *kernels.f32_of_half_lanes : plain;
     const Arithmetic* const paired = pairs && !halves ? kernels.bf16_pairs : nullptr;
@@ -62,6 +64,7 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
     return phased ? phased_plan(p, arithmetic, *phased) : weights_plan(p, arithmetic);
   }
   if (slides) return slid_pixels_plan(p, chosen);
+  if (slides_in_phases) return slid_phases_plan(p, chosen);
   if (row_phases(p, chosen.lanes)) return row_phases_plan(p, chosen);
   if (!pairs && tap_lanes(p, chosen.lanes)) return tap_lanes_plan(p, chosen);
   if (tap_rows(p, chosen.lanes, pairs)) return tap_rows_plan(p, chosen);

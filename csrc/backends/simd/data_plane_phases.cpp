@@ -18,38 +18,6 @@ namespace convtbw::simd {
 
 namespace {
 
-// Phases in the order of their first results, from which on windows are counted: result j*stride
-// + q is that of window j of phase q.
-PerAxis<PhasedAxis> phases_by_result(const Problem& problem) {
-  PerAxis<PhasedAxis> axes = phased_axes(problem);
-  for (PhasedAxis& axis : axes) {
-    axis.windows = axis.out = 0;
-    for (Phase& phase : axis.phases) {
-      phase.sliding.first += phase.begin;
-      phase.out += phase.begin * phase.out_step;
-      phase.end -= std::exchange(phase.begin, 0);
-      axis.windows = std::max(axis.windows, phase.end);
-    }
-    std::ranges::sort(axis.phases, {}, &Phase::out);
-  }
-  return axes;
-}
-
-// What all phases of an axis together slide over, with a stride of 1.
-Problem joint_problem(Problem problem, const PerAxis<PhasedAxis>& axes) {
-  for (int a = 0; a < kMaxRank; ++a) {
-    const PhasedAxis& axis = axes[a + 1];
-    int64_t first = axis.phases.front().sliding.first, end = first;
-    for (const Phase& phase : axis.phases) {
-      first = std::min(first, phase.sliding.first);
-      end = std::max(end, phase.sliding.first + phase.sliding.taps);
-    }
-    const int64_t taps = end - first, operand = problem.geometry.axes[a].y;
-    problem.geometry.axes[a] = {axis.windows, taps, operand, 1, first + taps - 1, 1};
-  }
-  return problem;
-}
-
 class PlanePhasesPlan : public DirectedPlan {
  public:
   PlanePhasesPlan(const Problem& problem, const Arithmetic& arithmetic);

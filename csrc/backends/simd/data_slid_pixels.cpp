@@ -25,7 +25,6 @@ class SlidPixelsPlan : public DirectedPlan {
 
  private:
   void choose_sizes();
-  int choose_tile() const;
   void choose_order();
   void make_runs();
   void add_taps_in_turn(int64_t rows, int64_t a, FoldedRuns& runs) const;
@@ -93,32 +92,14 @@ void SlidPixelsPlan::choose_sizes() {
   grid_ = slid_.cut(std::min(kItems, most_boxes), most_units / in_units_);
   channel_ = odd_lines(slid_.buffer_units());
   choose_order();
-  vectors_ = choose_tile();
+  // Writing a part of a tile takes some steps' time.
+  constexpr double kPartSteps = 6;
+  const int64_t row_vectors = ceil_div(grid_.size[3], arithmetic_.lanes);
+  const bool part = grid_.size[3] < row_vectors * arithmetic_.lanes;
+  vectors_ = best_tile(arithmetic_, out_channels_, row_vectors,
+                       part ? kPartSteps / static_cast<double>(steps()) : 0);
   const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors_]);
   panels_ = Panels(problem_, out_channels_, panels, steps(), grid_.boxes(), kItems);
-}
-
-// The tile with which a box's row takes the fewest cycles: as many as products, or as its loads, of
-// which those of pixels mostly lie on two lines. Writing a part of a tile takes some steps' time.
-int SlidPixelsPlan::choose_tile() const {
-  constexpr double kPartSteps = 6;
-  const int64_t pixels = grid_.size[3], row = ceil_div(pixels, arithmetic_.lanes);
-  double least = 0;
-  int best = 1;
-  for (int vectors = 1; vectors <= kMaxVectors; ++vectors) {
-    const int64_t panels = ceil_div(out_channels_, arithmetic_.tiles.max_rows[vectors]);
-    const int64_t tiles = ceil_div(row, vectors);
-    const double rows = static_cast<double>(out_channels_) / static_cast<double>(panels);
-    const double width = static_cast<double>(row) / static_cast<double>(tiles);
-    const bool part = tiles == 1 && pixels < row * arithmetic_.lanes;
-    const double cycles = (static_cast<double>(steps()) + (part ? kPartSteps : 0)) *
-                          static_cast<double>(panels * tiles) *
-                          std::max(rows * width, rows + 2 * width);
-    if (vectors > 1 && cycles > 0.99 * least) continue;
-    least = cycles;
-    best = vectors;
-  }
-  return best;
 }
 
 // Runs are as long as they can be: each has its cost. Taps lie at constant steps in rows of stride

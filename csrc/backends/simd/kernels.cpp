@@ -81,7 +81,7 @@ extern constinit const Arithmetic kPairs{
     {},
     {nullptr, plane_deal_pairs},
     {nullptr, plane_copy_pairs},
-    {},
+    {{}, kPlaneTurns<bfloat16>},
     nullptr,
 };
 

@@ -4,6 +4,23 @@
 
 namespace convtbw::simd {
 
+int best_tile(const Arithmetic& arithmetic, int64_t channels, int64_t row_vectors, double single) {
+  double least = 0;
+  int best = 1;
+  for (int vectors = 1; vectors <= kMaxVectors; ++vectors) {
+    const int64_t panels = ceil_div(channels, arithmetic.tiles.max_rows[vectors]);
+    const int64_t tiles = ceil_div(row_vectors, vectors);
+    const double rows = static_cast<double>(channels) / static_cast<double>(panels);
+    const double width = static_cast<double>(row_vectors) / static_cast<double>(tiles);
+    const double cycles = (1 + (tiles == 1 ? single : 0)) * static_cast<double>(panels * tiles) *
+                          std::max(rows * width, rows + 2 * width);
+    if (vectors > 1 && cycles > 0.99 * least) continue;
+    least = cycles;
+    best = vectors;
+  }
+  return best;
+}
+
 void fill_with_ones(const Arithmetic& arithmetic, Dtype dtype, void* to, int64_t count) {
   const auto fill = [&](auto one) { std::fill_n(static_cast<decltype(one)*>(to), count, one); };
   if (arithmetic.pairs)

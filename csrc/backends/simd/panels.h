@@ -17,6 +17,12 @@ namespace convtbw::simd {
 // row.
 void fill_with_ones(const Arithmetic& arithmetic, Dtype dtype, void* to, int64_t count);
 
+// How many vectors the tile has with which a row of so many takes the fewest cycles: as many as
+// products, or as its loads, of which those of pixels mostly lie on two lines. single: what is
+// added to them where one tile holds the row.
+int best_tile(const Arithmetic& arithmetic, int64_t channels, int64_t row_vectors,
+              double single = 0);
+
 class Panels {
  public:
   // Of one group.

@@ -1,6 +1,8 @@
 #include "backends/simd/phases.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace convtbw::simd {
 
@@ -52,6 +54,35 @@ PerAxis<PhasedAxis> phased_axes(const Problem& problem) {
   for (int a = 0; a < kMaxRank; ++a)
     axes[a + 1] = problem.wanted == Role::y ? fprop_axis(g.axes[a], 0, 1) : dgrad_axis(g.axes[a]);
   return axes;
+}
+
+PerAxis<PhasedAxis> phases_by_result(const Problem& problem) {
+  PerAxis<PhasedAxis> axes = phased_axes(problem);
+  for (PhasedAxis& axis : axes) {
+    axis.windows = axis.out = 0;
+    for (Phase& phase : axis.phases) {
+      phase.sliding.first += phase.begin;
+      phase.out += phase.begin * phase.out_step;
+      phase.end -= std::exchange(phase.begin, 0);
+      axis.windows = std::max(axis.windows, phase.end);
+    }
+    std::ranges::sort(axis.phases, {}, &Phase::out);
+  }
+  return axes;
+}
+
+Problem joint_problem(Problem problem, const PerAxis<PhasedAxis>& axes) {
+  for (int a = 0; a < kMaxRank; ++a) {
+    const PhasedAxis& axis = axes[a + 1];
+    int64_t first = axis.phases.front().sliding.first, end = first;
+    for (const Phase& phase : axis.phases) {
+      first = std::min(first, phase.sliding.first);
+      end = std::max(end, phase.sliding.first + phase.sliding.taps);
+    }
+    const int64_t taps = end - first, operand = problem.geometry.axes[a].y;
+    problem.geometry.axes[a] = {axis.windows, taps, operand, 1, first + taps - 1, 1};
+  }
+  return problem;
 }
 
 std::vector<PhasedAxis> fprop_phases(const Axis& a) {

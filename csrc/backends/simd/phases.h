@@ -40,6 +40,13 @@ PerAxis<PhasedAxis> phased_axes(const Problem& problem);
 // remainder's meet. Their sums add up.
 std::vector<PhasedAxis> fprop_phases(const Axis& axis);
 
+// Phases of a dgrad without dilation in the order of their first results, from which on windows are
+// counted: result j*stride + q is that of window j of phase q.
+PerAxis<PhasedAxis> phases_by_result(const Problem& problem);
+
+// What all these phases together slide over: dgrad of stride 1.
+Problem joint_problem(Problem problem, const PerAxis<PhasedAxis>& axes);
+
 // One phase of every axis.
 struct BoxPhase {
   PerAxis<const Phase*> axes;

@@ -38,6 +38,7 @@ std::unique_ptr<const Plan> dilated_rows_plan(const Problem& problem, const Arit
 std::unique_ptr<const Plan> winograd_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> winograd_weights_plan(const Problem& problem,
                                                   const Arithmetic& arithmetic);
+std::unique_ptr<const Plan> slid_phases_plan(const Problem& problem, const Arithmetic& arithmetic);
 std::unique_ptr<const Plan> slid_pixels_plan(const Problem& problem, const Arithmetic& arithmetic);
 // For one tap of stride 1 without padding, along one axis whose pixels are neighbours.
 std::unique_ptr<const Plan> pointwise_plan(const Problem& problem, const Arithmetic& arithmetic);

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <utility>
 
+#include "backends/simd/kernels.h"
 #include "backends/simd/rules/rules.h"
 #include "core/group_vectors.h"
 
@@ -176,6 +177,42 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
             static_cast<double>(into * g.taps());
   return (lanes > 8 ? 1.05 : 1.15) * filled(into) * half_empty * (1 + 0.3 * dealt) <
          row_filled * (1 + 10 / static_cast<double>(units * g.taps()));
+}
+
+// Whether the same should be done phase by phase of dgrad with strides. Time over that of channels
+// in lanes, 150 random layers of 1 to 256 channels into 1 to 256, 1-D to 3-D, strides of 2 to 8,
+// two threads of Zen 4, 16 and 8 lanes, pairs: with what part of their vectors channels and windows
+// fill, from 12 windows a row on, within 15 % of
+//   (0.85 + channels / 400, up to 1.25) * filled(channels) / filled(windows),
+// 0.8 in the mean of those chosen. Over that of few_channels, into 4 and more from up to 32, 8 and
+// more from up to 64: 0.3 to 1.06, 0.7 in the mean; into 1 to 3 0.8 to 4.8. Over that of
+// grouped_data_plan, of `groups` channels in lanes, within 40 % of 1.2 * filled(groups) /
+// filled(windows). Winograd takes 0.5 to 0.8 of it.
+bool slid_phases(const Problem& p, int64_t lanes, bool pairs) {
+  constexpr int64_t kMostUnits = 32 << 10, kLeastWindows = 12;
+  const Geometry& g = p.geometry;
+  const Axis& row = g.axes.back();
+  const int64_t from = g.y_channels, into = g.x_channels, windows = ceil_div(row.x, row.stride);
+  if (p.wanted != Role::x || row.stride == 1 || row.stride > kMaxTurnParts) return false;
+  if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
+    return false;
+  if (windows < kLeastWindows || (from == 1 && into == 1)) return false;
+  int64_t held = pairs ? (from + 1) / 2 : from;
+  for (const Axis& axis : g.axes) {
+    if (axis.k < axis.stride || axis.dilation > 1) return false;
+    const int64_t extent = ceil_div(axis.k, axis.stride) + 1 + (&axis == &row ? lanes : 0);
+    if (extent > kMostUnits / held) return false;
+    held *= extent;
+  }
+  const auto filled = [lanes](int64_t count) {
+    return static_cast<double>(count) / static_cast<double>(ceil_div(count, lanes) * lanes);
+  };
+  const double row_filled = filled(windows);
+  if (few_channels_a_group(p, lanes)) return 1.2 * filled(g.groups * into) < row_filled;
+  if (few_channels(p, lanes) && into < (lanes > 8 ? 12 : 8))
+    return row_filled > 0.6 && ((into >= 4 && from <= 32) || (into >= 8 && from <= 64));
+  const double slower = std::min(1.25, 0.85 + static_cast<double>(from) / 400);
+  return slower * filled(into) < 0.95 * row_filled;
 }
 
 // Whether lanes should be taps and the few channels of the result, whose operand has its channels

@@ -15,6 +15,7 @@ bool few_channels_a_group(const Problem& p, int64_t lanes);
 bool groups_one_by_one(const Problem& p, int64_t lanes, bool pairs);
 bool few_channels(const Problem& p, int64_t lanes);
 bool slid_pixels(const Problem& p, int64_t lanes, bool pairs);
+bool slid_phases(const Problem& p, int64_t lanes, bool pairs);
 bool tap_lanes(const Problem& p, int64_t lanes);
 bool tap_rows(const Problem& p, int64_t lanes, bool pairs);
 bool mirrors(const Problem& p, int64_t lanes);
