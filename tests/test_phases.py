@@ -115,7 +115,7 @@ DGRAD = {
     "groups of images": Windows(
         *((11, 12), (24, 24), (16, 16), (4, 7)), channels=(17, 5), images=2, groups=2
     ),
-    "planes": Windows((4, 4, 16), (12, 3, 4), (8, 3, 4), (2, 1, 0), channels=(64, 3)),
+    "planes": Windows((4, 4, 16), (12, 3, 9), (8, 3, 9), (2, 1, 0), channels=(64, 3)),
 }
 
 
