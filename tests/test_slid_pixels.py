@@ -171,6 +171,8 @@ def test_phases_of_every_kind(target: str, dtype: torch.dtype) -> None:
             ("three axes", 2, (5, 7, 64), (3, 2, 4), {"stride": 2, "pad": 1}),
             ("three axes, one with a stride", 2, (3, 4, 96), (2, 1, 3), {"stride": (1, 1, 3)}),
             ("columns alone", 4, (9, 64), (3, 3), {"stride": (1, 2), "pad": 1}),
+            ("rows alone", 4, (9, 64), (3, 3), {"stride": (2, 1), "pad": 1}),
+            ("planes alone", 3, (5, 4, 32), (3, 2, 2), {"stride": (3, 1, 1)}),
             ("rows of no window", 3, (3, 64), (7, 2), {"stride": (5, 2), "pad": (3, 0)}),
             ("groups", 3, (9, 64), (3, 4), {"stride": 2, "groups": 3}),
             ("sums that are folded", 31, (9, 64), (7, 5), {"stride": 2}),

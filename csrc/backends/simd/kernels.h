@@ -436,7 +436,7 @@ struct PlaneTurns {
   int64_t to_ahead;  // asked of memory beforehand: elements behind each result
 };
 
-// By parts, from 2 on.
+// By parts.
 inline constexpr int kMaxTurnParts = 8;
 struct PlaneTurnsFunctions {
   void (*at[kMaxTurnParts + 1])(const PlaneTurns&);

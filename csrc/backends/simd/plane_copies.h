@@ -84,13 +84,13 @@ void take_plane_turns(const PlaneTurns& call) {
 template <class To, int... before>
 constexpr PlaneTurnsFunctions plane_turns_functions(std::integer_sequence<int, before...>) {
   PlaneTurnsFunctions functions{};
-  ((functions.at[before + 2] = take_plane_turns<To, before + 2>), ...);
+  ((functions.at[before + 1] = take_plane_turns<To, before + 1>), ...);
   return functions;
 }
 
 template <class To>
 constexpr PlaneTurnsFunctions kPlaneTurns =
-    plane_turns_functions<To>(std::make_integer_sequence<int, kMaxTurnParts - 1>());
+    plane_turns_functions<To>(std::make_integer_sequence<int, kMaxTurnParts>());
 
 template <class Element>
 void plane_copy(const PlaneCopy& call) {

@@ -184,16 +184,16 @@ bool slid_pixels(const Problem& p, int64_t lanes, bool pairs) {
 // two threads of Zen 4, 16 and 8 lanes, pairs: with what part of their vectors channels and windows
 // fill, from 12 windows a row on, within 15 % of
 //   (0.85 + channels / 400, up to 1.25) * filled(channels) / filled(windows),
-// 0.8 in the mean of those chosen. Over that of few_channels, into 4 and more from up to 32, 8 and
-// more from up to 64: 0.3 to 1.06, 0.7 in the mean; into 1 to 3 0.8 to 4.8. Over that of
-// grouped_data_plan, of `groups` channels in lanes, within 40 % of 1.2 * filled(groups) /
-// filled(windows). Winograd takes 0.5 to 0.8 of it.
+// 0.8 in the mean of those chosen; rows alone with a stride alike. Over that of few_channels, into
+// 4 and more from up to 32, 8 and more from up to 64: 0.3 to 1.06, 0.7 in the mean; into 1 to 3 0.8
+// to 4.8. Over that of grouped_data_plan, of `groups` channels in lanes, within 40 % of 1.2 *
+// filled(groups) / filled(windows). Winograd takes 0.5 to 0.8 of it.
 bool slid_phases(const Problem& p, int64_t lanes, bool pairs) {
   constexpr int64_t kMostUnits = 32 << 10, kLeastWindows = 12;
   const Geometry& g = p.geometry;
   const Axis& row = g.axes.back();
   const int64_t from = g.y_channels, into = g.x_channels, windows = ceil_div(row.x, row.stride);
-  if (p.wanted != Role::x || row.stride == 1 || row.stride > kMaxTurnParts) return false;
+  if (p.wanted != Role::x || row.stride > kMaxTurnParts || !has_strides(g)) return false;
   if (p.x.axes.back() != 1 || p.y.axes.back() != 1 || p.x.channel == 1 || p.y.channel == 1)
     return false;
   if (windows < kLeastWindows || (from == 1 && into == 1)) return false;

@@ -2,6 +2,7 @@
 // of problem. `lanes` is how many units a vector of the arithmetic holds.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 
@@ -36,6 +37,10 @@ std::optional<int> phased_axis(const Problem& p);
 // planes.cpp
 bool planes(const Problem& p, int64_t lanes);
 bool plane_phases(const Problem& p, int64_t lanes);
+
+inline bool has_strides(const Geometry& g) {
+  return std::ranges::any_of(g.axes, [](const Axis& axis) { return axis.stride > 1; });
+}
 
 // Of expanded tensors, and of strides, more than an integer holds.
 inline double product(std::initializer_list<int64_t> factors) {
