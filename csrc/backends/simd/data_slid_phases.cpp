@@ -2,7 +2,6 @@
 // whose lanes are neighbouring pixels (data_slid_pixels.cpp). What the phases of a row yield takes
 // turns in the result, so that neither tensor is transposed.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "backends/simd/directed_plan.h"
@@ -80,7 +79,8 @@ SlidPhasesPlan::SlidPhasesPlan(const Problem& problem, const Arithmetic& arithme
            panels_.bytes();
 }
 
-// Sizes depend on the shape alone, so that results do not depend on the number of threads.
+// Sizes depend on the shape alone, so that results do not depend on the number of threads; those of
+// data_slid_pixels.cpp.
 void SlidPhasesPlan::choose_sizes() {
   const int64_t most_units = int64_t{8 << 10} * arithmetic_.lanes;
   constexpr int64_t kItems = 16;
@@ -101,7 +101,8 @@ void SlidPhasesPlan::choose_sizes() {
   panels_ = Panels(problem_, out_channels_, panels, steps(), grid_.boxes(), kItems);
 }
 
-// Steps are channels of a tap; the bias is the first one.
+// Steps are channels of a tap; the bias is the first one. Of few channels sums are folded as those
+// of data_sizes.cpp are.
 void SlidPhasesPlan::make_runs() {
   constexpr int64_t kFewChannels = 32;
   panels_.for_each_size([&](int64_t rows) {
@@ -206,12 +207,9 @@ void SlidPhasesPlan::run_box(const Operands& operands, const Panels::Part& part,
                              const BoxRange& box, const char* packed) const {
   char* const buffer = local_scratch<char>(local_bytes());
   char* const stage = buffer + buffer_units() * unit();
-  const int64_t lanes = arithmetic_.lanes, channels = of_a_unit();
-  std::memset(buffer, 0, in_units_ * channel_ * unit());
-  for (int64_t first = 0; first < in_channels_; first += channels)
-    slid_.copy(operands.data[operand_], part.group * in_channels_ + first, box,
-               buffer + first / channels * channel_ * unit(),
-               first + channels <= in_channels_ ? Halves::both : Halves::first);
+  const int64_t lanes = arithmetic_.lanes;
+  slid_.copy_channels(operands.data[operand_], part.group * in_channels_, in_channels_, box, buffer,
+                      channel_);
   if (operands.bias)
     fill_with_ones(arithmetic_, problem_.dtype, buffer + in_units_ * channel_ * unit(), channel_);
 
@@ -239,8 +237,8 @@ void SlidPhasesPlan::run_box(const Operands& operands, const Panels::Part& part,
     call.a = a;
     call.set_steps(rows, channel_, unit());
     call.b_ahead = vectors_ * lanes * unit();  // the next tile's
-    Row here{0, 0, 0, false};
-    for (here = present(box, here); !here.ended;) {
+    Row here = present(box, {0, 0, 0, false});
+    while (!here.ended) {
       const Row next = present(box, after(box, here));
       for (int64_t p = 0; p < row_phases_; ++p) {
         runs_[rows][here.phase + p].use_in(call);

@@ -3,7 +3,6 @@
 // (slid_rows.h). A tile's rows are channels of the result; its other operand are the pixels that a
 // tap meets, which begin anywhere in a line of the cache. It sums over taps and channels.
 #include <algorithm>
-#include <cstring>
 
 #include "backends/simd/directed_plan.h"
 #include "backends/simd/folded_runs.h"
@@ -243,12 +242,8 @@ void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,
                              const BoxRange& box, const char* packed) const {
   char* const buffer = local_scratch<char>(local_bytes());
   const int64_t bytes = element_bytes(problem_.dtype), lanes = arithmetic_.lanes;
-  std::memset(buffer, 0, in_units_ * channel_ * unit());
-  const int64_t channels = of_a_unit();
-  for (int64_t first = 0; first < in_channels_; first += channels)
-    slid_.copy(operands.data[operand_], part.group * in_channels_ + first, box,
-               buffer + first / channels * channel_ * unit(),
-               first + channels <= in_channels_ ? Halves::both : Halves::first);
+  slid_.copy_channels(operands.data[operand_], part.group * in_channels_, in_channels_, box, buffer,
+                      channel_);
   if (operands.bias)
     fill_with_ones(arithmetic_, problem_.dtype, buffer + in_units_ * channel_ * unit(), channel_);
 

@@ -1,6 +1,7 @@
 #include "backends/simd/slid_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backends/simd/far_bytes.h"
 #include "backends/simd/phases.h"
@@ -140,6 +141,15 @@ void SlidRows::deal(Copy copy, const Range& positions, char* row) const {
   turns(positions.begin, first, first - positions.begin, 1);
   turns(first, last, parts_, (last - first) / parts_);
   turns(last, positions.end, positions.end - last, 1);
+}
+
+void SlidRows::copy_channels(const void* data, int64_t first, int64_t channels, const BoxRange& box,
+                             char* buffer, int64_t step) const {
+  const int64_t of_a_unit = arithmetic_.pairs ? 2 : 1;
+  const int64_t step_bytes = step * element_bytes(sum_dtype(tensor_.dtype));
+  std::memset(buffer, 0, ceil_div(channels, of_a_unit) * step_bytes);
+  for (int64_t i = 0; i < channels; i += of_a_unit, buffer += step_bytes)
+    copy(data, first + i, box, buffer, i + of_a_unit <= channels ? Halves::both : Halves::first);
 }
 
 void SlidRows::copy(const void* data, int64_t channel, const BoxRange& box, char* buffer,

@@ -64,6 +64,11 @@ class SlidRows {
   Ahead ahead(const void* data, int64_t channel, const BoxRange& box, int64_t part,
               int64_t parts) const;
 
+  // Copies so many channels of a box, or pairs of them, so many units apart; absent positions are
+  // set to zero.
+  void copy_channels(const void* data, int64_t first, int64_t channels, const BoxRange& box,
+                     char* buffer, int64_t step) const;
+
   // Copies a channel of a box; as pairs, with the next one or alone. Positions that are absent must
   // be zero, from earlier or ever since.
   void copy(const void* data, int64_t channel, const BoxRange& box, char* buffer,
