@@ -212,7 +212,10 @@ CONVTBW_INLINE void take_turns(V (&lines)[count]) {
   if constexpr (count % 2 == 0) {
     V even[count / 2], odd[count / 2];
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < count; ++i) (i % 2 ? odd : even)[i / 2] = lines[i];
+    for (int i = 0; i < count / 2; ++i) {
+      even[i] = lines[2 * i];
+      odd[i] = lines[2 * i + 1];
+    }
     take_turns(even);
     take_turns(odd);
 #pragma GCC unroll kUnroll
@@ -263,7 +266,10 @@ CONVTBW_INLINE void deal_in_turn(V (&lines)[count]) {
     deal_in_turn(even);
     deal_in_turn(odd);
 #pragma GCC unroll kUnroll
-    for (int i = 0; i < count; ++i) lines[i] = (i % 2 ? odd : even)[i / 2];
+    for (int i = 0; i < count / 2; ++i) {
+      lines[2 * i] = even[i];
+      lines[2 * i + 1] = odd[i];
+    }
   } else if constexpr (count > 1) {
     V all[count];
 #pragma GCC unroll kUnroll
