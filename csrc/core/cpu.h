@@ -23,6 +23,9 @@ inline bool is_zen_5() {
 
 inline bool has_bfloat16_products() { return __builtin_cpu_supports("avx512bf16"); }
 
+// AMX's, for bfloat16, if the system lets this process use them.
+bool has_matrix_registers();
+
 #else
 
 inline bool is_intel() { return false; }
@@ -31,6 +34,7 @@ inline bool is_zen_4() { return false; }
 inline bool is_zen_3() { return false; }
 inline bool is_zen_5() { return false; }
 inline bool has_bfloat16_products() { return false; }
+inline bool has_matrix_registers() { return false; }
 
 #endif
 

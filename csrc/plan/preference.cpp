@@ -5,21 +5,11 @@
 #include "plan/plan.h"
 #include "plan/rules/rules.h"
 
-#if defined(CONVTBW_ONEDNN) && defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 namespace convtbw {
 
 #if defined(CONVTBW_ONEDNN) && defined(__x86_64__)
 
 namespace {
-
-// Matrix registers for bfloat16 (CPUID leaf 7, EDX bits 22 and 24).
-bool has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
-}
 
 // Below this the call itself decides, and a primitive of oneDNN costs several microseconds more.
 // Groups and few channels, where kernels differ most, were measured from less on, and so were
@@ -38,11 +28,10 @@ constexpr int64_t kTinySliceFlops = 2'000'000;
 // with matrix registers, which only oneDNN uses: eight times the rate of the bfloat16 dot products
 // of AVX-512.
 const std::vector<const Backend*>& preference(const Problem& problem, std::string_view target) {
-  static const bool matrix_registers = has_amx();
   static const std::vector<const Backend*> onednn_first{&kOnednnBackend, &kSimdBackend,
                                                         &kReferenceBackend};
   const bool sixteen_bits = problem.dtype == Dtype::bf16 || problem.dtype == Dtype::f16;
-  if (matrix_registers && sixteen_bits) return onednn_first;
+  if (has_matrix_registers() && sixteen_bits) return onednn_first;
   const bool avx512 = target == "avx512",
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);

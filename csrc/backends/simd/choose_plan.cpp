@@ -41,7 +41,7 @@ std::unique_ptr<const Plan> choose_plan(const Problem& p, const Kernels& kernels
     if (slides_in_phases) return slid_phases_plan(p, chosen);
     const bool halves = has_halves && groups_fill_half_vectors(p, plain.lanes);
     const Arithmetic& lanes = halves ? *kernels.f32_of_half_lanes : plain;
-    const Arithmetic* const paired = pairs && !halves ? kernels.bf16_pairs : nullptr;
+    const Arithmetic* const paired = pairs && !halves ? kernels.bf16_lane_pairs : nullptr;
     return p.wanted == Role::w ? grouped_weights_plan(p, lanes, paired)
                                : grouped_data_plan(p, lanes, paired);
   }

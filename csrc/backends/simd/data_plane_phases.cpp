@@ -74,9 +74,7 @@ PlanePhasesPlan::PlanePhasesPlan(const Problem& problem, const Arithmetic& arith
 }
 
 void PlanePhasesPlan::list_taps() {
-  PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) strips[a] = axes_[a].strip(grid_.size[a], Apart::windows);
-  phases_ = box_phases(axes_, strips);
+  phases_ = box_phases(axes_);
   for (const BoxPhase& phase : phases_) {
     const auto& [images, depth, rows, row] = phase.axes;
     const auto at = [&](int a) { return phase.axes[a]->sliding.first - slid_.sliding()[a].first; };

@@ -91,9 +91,7 @@ void SlidPhasesPlan::choose_sizes() {
   grid_ = slid_.cut(std::min(kItems, most_boxes), most_units / in_units_);
   channel_ = odd_lines(slid_.buffer_units());
   stage_phase_ = whole_vectors(grid_.size[3]);
-  PerAxis<Strip> strips;
-  for (int a = 0; a < kBoxRank; ++a) strips[a] = axes_[a].strip(grid_.size[a], Apart::windows);
-  phases_ = box_phases(axes_, strips);
+  phases_ = box_phases(axes_);
   for (const BoxPhase& phase : phases_) all_taps_ += phase.taps;
 
   vectors_ = best_tile(arithmetic_, out_channels_, stage_phase_ / arithmetic_.lanes);
@@ -130,7 +128,7 @@ void SlidPhasesPlan::make_runs() {
 // [phase][tap][unit][row]
 void SlidPhasesPlan::pack_weights(const Operands& operands, int64_t group, int64_t panel,
                                   char* packed) const {
-  const int64_t bytes = element_bytes(problem_.dtype), channels = of_a_unit();
+  const int64_t bytes = element_bytes(problem_.dtype);
   const int64_t row = panels_.first_row(panel), rows = panels_.rows(panel);
   if (operands.bias) {
     const char* const bias =
@@ -140,37 +138,19 @@ void SlidPhasesPlan::pack_weights(const Operands& operands, int64_t group, int64
   }
   const char* const w =
       static_cast<const char*>(operands.data.w) + (group * problem_.w.group + row * w_out_) * bytes;
-  const CopyFunction copy = arithmetic_.pack[static_cast<int>(problem_.dtype)];
   for (const BoxPhase& phase : phases_) {
     int64_t tap = in_units_ * rows, first = 0;
-    std::array<CopyDimension, MatrixCopies::kMost> box;
+    std::array<CopyDimension, 3> taps;
     for (int a = kBoxRank - 1; a > 0; --a) {
       const Phase& p = *phase.axes[a];
       const int64_t step = problem_.w.axes[a - 1];
       first += p.tap * step;
-      box[a] = {p.sliding.taps, p.tap_step * step, tap};
+      taps[kBoxRank - 1 - a] = {p.sliding.taps, p.tap_step * step, tap};
       tap *= p.sliding.taps;
     }
-    const auto pack = [&](int64_t begin, int64_t count, Halves halves) {
-      box[0] = {count, channels * w_in_, rows};
-      const MatrixCopies matrices(box, w_in_ == 1 ? channels : 0);
-      matrices.for_each([&](int64_t from, int64_t to) {
-        Copy call{w + (first + begin * channels * w_in_ + from) * bytes,
-                  matrices.rows().from,
-                  w_out_,
-                  packed + (begin * rows + to) * unit(),
-                  matrices.rows().to,
-                  1,
-                  matrices.rows().count,
-                  rows};
-        call.halves = halves;
-        call.second = w_in_;
-        copy(call);
-      });
-    };
-    const int64_t whole = in_channels_ / channels;
-    if (whole > 0) pack(0, whole, Halves::both);
-    if (whole < in_units_) pack(whole, 1, Halves::first);
+    pack_taps(arithmetic_, problem_.dtype,
+              {w + first * bytes, packed, in_channels_, w_in_, rows, taps,
+               w_in_ == 1 ? of_a_unit() : 0, rows, w_out_});
     packed += phase.taps * in_units_ * rows * unit();
   }
 }

@@ -211,31 +211,18 @@ void SlidPixelsPlan::pack_block(const char* w, int64_t rows, int64_t first, int6
   if (slid_.reversed())
     for (int a = 1; a < kBoxRank; ++a) first_tap -= (s[a].taps - 1) * tap_step(a);
   const int64_t neighbours = taps > kFewTaps ? 1 : 0;  // 0: no dimension, so the longest
-  const auto pack = [&](int64_t begin, int64_t count, Halves halves) {
-    const MatrixCopies matrices({{{count, channels * w_in_, step},
-                                  {s[3].taps, tap_step(3), tap},
-                                  {s[2].taps, tap_step(2), s[3].taps * tap},
-                                  {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
-                                w_in_ == 1 ? channels : neighbours);
-    const char* const from = w + (first_tap + (first + begin) * channels * w_in_) * bytes;
-    char* const to = packed + begin * step * unit();
-    matrices.for_each([&](int64_t from_matrix, int64_t to_matrix) {
-      Copy call{from + from_matrix * bytes,
-                matrices.rows().from,
-                w_out_,
-                to + to_matrix * unit(),
-                matrices.rows().to,
-                1,
-                matrices.rows().count,
-                rows};
-      call.halves = halves;
-      call.second = w_in_;
-      copy(call);
-    });
-  };
-  const int64_t whole = std::min(units, in_channels_ / channels - first);
-  if (whole > 0) pack(0, whole, Halves::both);
-  if (whole < units) pack(whole, 1, Halves::first);
+  pack_taps(arithmetic_, problem_.dtype,
+            {w + (first_tap + first * channels * w_in_) * bytes,
+             packed,
+             std::min(units * channels, in_channels_ - first * channels),
+             w_in_,
+             step,
+             {{{s[3].taps, tap_step(3), tap},
+               {s[2].taps, tap_step(2), s[3].taps * tap},
+               {s[1].taps, tap_step(1), s[2].taps * s[3].taps * tap}}},
+             w_in_ == 1 ? channels : neighbours,
+             rows,
+             w_out_});
 }
 
 void SlidPixelsPlan::run_box(const Operands& operands, const Panels::Part& part,

@@ -226,9 +226,9 @@ constinit const Arithmetic kF64{
 }  // namespace
 
 #ifdef CONVTBW_PAIRS
-extern constinit const Kernels kKernels{&kF32, &kF64, &kPairs};
+extern constinit const Kernels kKernels{&kF32, &kF64, &kPairs, &kPairs};
 #else
-extern constinit const Kernels kKernels{&kF32, &kF64, nullptr};
+extern constinit const Kernels kKernels{&kF32, &kF64, nullptr, nullptr};
 #endif
 
 #endif

@@ -75,7 +75,7 @@ struct TileCall {
 
 using Tile = void (*)(const TileCall&);
 
-inline constexpr int kMaxRows = 14, kMaxVectors = 4;
+inline constexpr int kMaxRows = 32, kMaxVectors = 4;
 
 // Tiles by [vectors][rows]; rows 1 to max_rows[vectors].
 struct Tiles {
@@ -572,9 +572,11 @@ struct Arithmetic {
   const Winograd* winograd;            // float32 only
 };
 
-// The kernels that one target offers. The last two may be nullptr.
+// The kernels that one target offers. All but the first two may be nullptr.
 struct Kernels {
-  const Arithmetic *f32, *f64, *bf16_pairs;
+  const Arithmetic *f32, *f64;
+  const Arithmetic* bf16_pairs;                   // in tiles
+  const Arithmetic* bf16_lane_pairs;              // with the operand's channels in lanes
   const Arithmetic* f32_of_half_lanes = nullptr;  // of a vector
 };
 
@@ -591,6 +593,12 @@ namespace avx512 {
 extern const Kernels kKernels;
 }
 namespace avx512_bf16 {
+extern const Arithmetic kPairs;
+}
+namespace amx {
+extern const Arithmetic kPairs;
+}
+namespace generic_amx {
 extern const Arithmetic kPairs;
 }
 

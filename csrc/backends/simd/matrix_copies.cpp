@@ -42,4 +42,30 @@ MatrixCopies::MatrixCopies(std::array<CopyDimension, kMost> box, int64_t contigu
   std::ranges::copy(all.first(count - 1), others_.begin());
 }
 
+void pack_taps(const Arithmetic& arithmetic, Dtype dtype, const TapBox& box) {
+  const CopyFunction copy = arithmetic.pack[static_cast<int>(dtype)];
+  const int64_t of_unit = arithmetic.pairs ? 2 : 1, whole = box.channels / of_unit;
+  const int64_t element = element_bytes(dtype), unit = dtype == Dtype::f64 ? 8 : 4;
+  const auto pack = [&](int64_t begin, int64_t units, Halves halves) {
+    const auto& [row, rows, planes] = box.taps;
+    const MatrixCopies matrices({{{units, of_unit * box.channel, box.unit}, row, rows, planes}},
+                                box.contiguous);
+    matrices.for_each([&](int64_t from, int64_t to) {
+      Copy call{box.from + (begin * of_unit * box.channel + from) * element,
+                matrices.rows().from,
+                box.lane,
+                box.to + (begin * box.unit + to) * unit,
+                matrices.rows().to,
+                1,
+                matrices.rows().count,
+                box.lanes};
+      call.halves = halves;
+      call.second = box.channel;
+      copy(call);
+    });
+  };
+  if (whole > 0) pack(0, whole, Halves::both);
+  if (box.channels % of_unit != 0) pack(whole, 1, Halves::first);
+}
+
 }  // namespace convtbw::simd

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "backends/simd/kernels.h"
 #include "core/problem.h"
 
 namespace convtbw::simd {
@@ -48,5 +49,20 @@ class MatrixCopies {
   std::array<CopyDimension, kMost - 1> others_{{{1, 0, 0}, {1, 0, 0}, {1, 0, 0}}};
   int64_t from_ = 0, to_ = 0;
 };
+
+// Taps of some channels that are summed over, as units (kernels.h, Arithmetic): counts, and from one
+// to the next in the source, in elements, and in the destination, in units.
+struct TapBox {
+  const char* from;
+  char* to;
+  int64_t channels, channel;
+  int64_t unit;  // in the destination: of pairs the last may have no second channel
+  std::array<CopyDimension, 3> taps;
+  int64_t contiguous;  // the step of what lies side by side in the source; 0: nothing does
+  // Lanes follow each other in the destination.
+  int64_t lanes, lane;
+};
+
+void pack_taps(const Arithmetic& arithmetic, Dtype dtype, const TapBox& box);
 
 }  // namespace convtbw::simd

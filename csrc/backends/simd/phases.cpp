@@ -93,7 +93,7 @@ std::vector<PhasedAxis> fprop_phases(const Axis& a) {
   return phases;
 }
 
-std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips) {
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes) {
   std::vector<BoxPhase> result;
   int64_t taps = 0;
   for (size_t i0 = 0; i0 < axes[1].phases.size(); ++i0)
@@ -103,12 +103,19 @@ std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<
         BoxPhase phase{{}, {}, 1, taps};
         for (int a = 0; a < kBoxRank; ++a) {
           phase.axes[a] = &axes[a].phases[index[a]];
-          phase.footings[a] = strips[a].footings[index[a]];
           phase.taps *= phase.axes[a]->sliding.taps;
         }
         taps += phase.taps;
         result.push_back(phase);
       }
+  return result;
+}
+
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips) {
+  std::vector<BoxPhase> result = box_phases(axes);
+  for (BoxPhase& phase : result)
+    for (int a = 0; a < kBoxRank; ++a)
+      phase.footings[a] = strips[a].footings[phase.axes[a] - axes[a].phases.data()];
   return result;
 }
 

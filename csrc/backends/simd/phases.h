@@ -56,6 +56,8 @@ struct BoxPhase {
 
 // All combinations that have windows. They point into `axes`.
 std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes, const PerAxis<Strip>& strips);
+// The same for who needs no footings.
+std::vector<BoxPhase> box_phases(const PerAxis<PhasedAxis>& axes);
 
 // The result positions of a box of windows.
 BoxRange positions_of(const BoxRange& windows, const PerAxis<PhasedAxis>& axes,

@@ -1,0 +1,296 @@
+// The register tile (kernels.h, TileCall) of pairs of bfloat16 in matrix registers, which multiply
+// 16 steps of 16 rows by a vector at a time. Included by matrix_tiles.cpp alone.
+#pragma once
+
+#include "backends/simd/kernels.h"
+#include "backends/simd/matrix_registers.h"
+#include "backends/simd/partial.h"
+#include "backends/simd/vector.h"
+
+namespace convtbw::simd::CONVTBW_TARGET {
+namespace {
+
+constexpr int64_t kChunkSteps = kMatrixRows;  // of a multiplication
+
+// Of one row, and of all rows, in a buffer.
+constexpr int64_t kChunkBytes = kChunkSteps * kMatrixRowBytes;
+
+// The registers: sums of the first 16 rows and of those behind them, of two vectors each; or of 16
+// rows of up to four vectors. Four sums at least keep the multiplier busy.
+constexpr bool takes_two_halves(int vectors) { return vectors <= 2; }
+constexpr int most_matrix_rows(int vectors) {
+  return takes_two_halves(vectors) ? 2 * kMatrixRows : kMatrixRows;
+}
+constexpr int sum_matrix(int half, int vector) { return 2 * half + vector; }
+constexpr int row_matrix(int half) { return 4 + half; }
+constexpr int lane_matrix(int vectors, int vector) {
+  return takes_two_halves(vectors) ? 6 + vector : 5 + vector % 3;
+}
+
+struct MatrixShapesOfRows {
+  MatrixShapes at[2 * kMatrixRows + 1];
+
+  constexpr explicit MatrixShapesOfRows(int vectors) {
+    for (int rows = 1; rows <= most_matrix_rows(vectors); ++rows) {
+      const int first = rows < kMatrixRows ? rows : kMatrixRows;
+      for (int i = 0; i < 4; ++i)
+        at[rows].set(i, takes_two_halves(vectors) && i >= 2 ? rows - first : first);
+      at[rows].set(4, first);
+      at[rows].set(5, takes_two_halves(vectors) ? rows - first : kMatrixRows);
+      at[rows].set(6, kMatrixRows);
+      at[rows].set(7, kMatrixRows);
+    }
+  }
+};
+template <int vectors>
+constexpr MatrixShapesOfRows kMatrixShapes(vectors);
+
+// Where the operands of 16 steps lie: the rows of each half, the vectors.
+struct MatrixChunk {
+  const void* a[2];
+  int64_t a_row[2];  // bytes
+  const void* b;
+  int64_t b_row;
+  bool fold;
+};
+
+// A place for operands that registers cannot take where they lie. Two: what one chunk needs is
+// written while the one before is multiplied, for a load that waits for its stores takes 2.6 times
+// as long as the multiplication.
+struct alignas(64) MatrixBuffer {
+  uint32_t a[2][kMatrixRows][kChunkSteps];
+  uint32_t b[kChunkSteps][kMaxVectors * kMatrixLanes];
+};
+
+template <int halves, int vectors>
+class MatrixTile {
+ public:
+  CONVTBW_INLINE MatrixTile(const TileCall& call, int rows)
+      : call_(call), rows_(rows), matrices_(kMatrixShapes<vectors>.at[rows]) {
+    clear();
+  }
+
+  // a(half, run, step, steps, half_step, to): where these steps of the rows of a half lie, at most
+  // 16, or copies them there, with zeros up to the 16th. b: from one step to the next, in units.
+  template <class Rows>
+  CONVTBW_INLINE void sum(int64_t b_step, const Rows& a) {
+    MatrixBuffer buffers[2];
+    const Run *run = call_.runs, *const end = run + call_.run_count;
+    if (run == end) return;
+    int64_t step = 0;
+    int turn = 0;
+    const auto next = [&]() __attribute__((always_inline)) {
+      MatrixBuffer& buffer = buffers[turn];
+      turn ^= 1;
+      const int64_t all = run->steps + run->half_step;
+      const int64_t steps = smaller(kChunkSteps, all - step);
+      const bool last = step + steps == all;
+      MatrixChunk chunk;
+#pragma GCC unroll kUnroll
+      for (int half = 0; half < halves; ++half)
+        chunk.a[half] = a(half, *run, step, steps, last && run->half_step, buffer.a[half][0],
+                          chunk.a_row[half]);
+      const auto* const b = static_cast<const uint32_t*>(call_.b) + run->b + step * b_step;
+      chunk.b = b;
+      chunk.b_row = b_step * 4;
+      if (steps < kChunkSteps) copy_lanes(b, b_step, steps, chunk, buffer);
+      chunk.fold = last && run->fold;
+      step += steps;
+      if (last) {
+        step = 0;
+        ++run;
+      }
+      return chunk;
+    };
+    MatrixChunk chunk = next();
+    while (run != end) {
+      const MatrixChunk following = next();
+      multiply(chunk);
+      chunk = following;
+    }
+    multiply(chunk);
+  }
+
+  // row(i): where row i of c begins, in elements.
+  template <class Row>
+  CONVTBW_INLINE void finish(const Row& row) {
+    alignas(64) float sums[halves * kMatrixRows * kWidth];
+    store(sums);
+    if (call_.result == Dtype::bf16) return write<bfloat16>(sums, row);
+    if (call_.result == Dtype::f16) return write<float16>(sums, row);
+    write<float>(sums, row);
+  }
+
+ private:
+  static constexpr int kWidth = vectors * kMatrixLanes;
+
+  CONVTBW_INLINE void clear() {
+    each_sum([&]<int half, int vector>() __attribute__((always_inline)) {
+      matrices_.template clear<sum_matrix(half, vector)>();
+    });
+  }
+
+  CONVTBW_INLINE void store(float* sums) {
+    each_sum([&]<int half, int vector>() __attribute__((always_inline)) {
+      matrices_.template store<sum_matrix(half, vector)>(
+          sums + half * kMatrixRows * kWidth + vector * kMatrixLanes, kWidth * 4);
+    });
+    if (!any_folded_) return;
+    for (int i = 0; i < rows_ * kWidth; i += kMatrixLanes)
+      simd::CONVTBW_TARGET::store(sums + i, load(sums + i) + load(folded_ + i));
+  }
+
+  CONVTBW_INLINE void multiply(const MatrixChunk& chunk) {
+    matrices_.template load<row_matrix(0)>(chunk.a[0], chunk.a_row[0]);
+    if constexpr (halves == 2) matrices_.template load<row_matrix(1)>(chunk.a[1], chunk.a_row[1]);
+    each_vector([&]<int vector>() __attribute__((always_inline)) {
+      constexpr int b = lane_matrix(vectors, vector);
+      matrices_.template load<b>(static_cast<const uint32_t*>(chunk.b) + vector * kMatrixLanes,
+                                 chunk.b_row);
+      matrices_.template multiply_add<sum_matrix(0, vector), row_matrix(0), b>();
+      if constexpr (halves == 2)
+        matrices_.template multiply_add<sum_matrix(1, vector), row_matrix(1), b>();
+    });
+    if (chunk.fold) fold();
+  }
+
+  // Puts the sums aside and begins new ones.
+  __attribute__((noinline)) void fold() {
+    alignas(64) float sums[halves * kMatrixRows * kWidth];
+    store(sums);
+    std::memcpy(folded_, sums, sizeof(sums));
+    any_folded_ = true;
+    clear();
+  }
+
+  // Behind the last step zeros: what lies there could be infinite.
+  CONVTBW_INLINE void copy_lanes(const uint32_t* b, int64_t b_step, int64_t steps,
+                                 MatrixChunk& chunk, MatrixBuffer& buffer) const {
+    for (int64_t k = 0; k < kChunkSteps; ++k)
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < kWidth; j += kMatrixLanes)
+        simd::CONVTBW_TARGET::store(buffer.b[k] + j, k < steps ? load(b + k * b_step + j) : Words{});
+    chunk.b = buffer.b;
+    chunk.b_row = sizeof(buffer.b[0]);
+  }
+
+  template <class To, class Row>
+  CONVTBW_INLINE void write(const float* sums, const Row& row) const {
+    To* const first = static_cast<To*>(call_.c);
+    for (int i = 0; i < rows_; ++i, sums += kWidth) {
+      To* const c = first + row(i);
+      // Whole vectors where what lies behind the live lanes is written afterwards.
+      const int64_t live = call_.rows_follow && i < rows_ - 1 ? kWidth : call_.live;
+      for (int j = 0; j < live; j += kMatrixLanes) {
+        const int64_t count = smaller(live - j, kMatrixLanes);
+        Floats sum = load(sums + j);
+        if (call_.start == Start::bias) sum += load(static_cast<const float*>(call_.bias) + j);
+        if constexpr (std::is_same_v<To, float>)
+          if (call_.start == Start::accumulate)
+            sum += count == kMatrixLanes ? load(c + j) : load_some(c + j, count);
+        if (count == kMatrixLanes)
+          simd::CONVTBW_TARGET::store(c + j, sum);
+        else
+          store_some(c + j, sum, count);
+      }
+    }
+  }
+
+  template <class F>
+  static CONVTBW_INLINE void each_vector(const F& f) {
+    [&]<int... vector>(std::integer_sequence<int, vector...>) __attribute__((always_inline)) {
+      (f.template operator()<vector>(), ...);
+    }(std::make_integer_sequence<int, vectors>());
+  }
+  template <class F>
+  static CONVTBW_INLINE void each_sum(const F& f) {
+    each_vector([&]<int vector>() __attribute__((always_inline)) {
+      f.template operator()<0, vector>();
+      if constexpr (halves == 2) f.template operator()<1, vector>();
+    });
+  }
+
+  const TileCall& call_;
+  const int rows_;
+  Matrices matrices_;
+  bool any_folded_ = false;
+  alignas(64) float folded_[halves * kMatrixRows * kWidth];  // set by the first fold
+};
+
+CONVTBW_INLINE int rows_of_half(int rows, int half) {
+  return half ? rows - kMatrixRows : rows < kMatrixRows ? rows : kMatrixRows;
+}
+
+// With few steps a tile waits for the lines of its result.
+CONVTBW_INLINE void fetch_results(const TileCall& call, int rows) {
+  const int64_t element = element_bytes(call.result);
+  for (int i = 0; i < rows; ++i)
+    for (int64_t at = 0; at < call.live * element; at += 64)
+      __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[i] * element + at, 1);
+}
+
+template <int halves, int vectors>
+__attribute__((noinline)) void gathered_matrix(const TileCall& call, int rows) {
+  if (call.fetches_result) fetch_results(call, rows);
+  // Rows as far apart as each other are loaded where they lie.
+  const char* first[halves];
+  int64_t distance[halves];
+  bool even[halves];
+  for (int half = 0; half < halves; ++half) {
+    const int64_t* const list = call.a_rows + half * kMatrixRows;
+    first[half] = static_cast<const char*>(call.a) + list[0] * 2;
+    distance[half] = rows_of_half(rows, half) > 1 ? list[1] - list[0] : 0;
+    even[half] = true;
+    for (int i = 2; i < rows_of_half(rows, half); ++i)
+      even[half] &= list[i] - list[i - 1] == distance[half];
+  }
+  MatrixTile<halves, vectors> tile(call, rows);
+  tile.sum(vectors * kMatrixLanes,
+           [&](int half, const Run& run, int64_t step, int64_t steps, bool half_step, uint32_t* to,
+               int64_t& row_bytes) __attribute__((always_inline)) -> const void* {
+             const char* const from = first[half] + (run.a + step) * 4;
+             if (steps == kChunkSteps && even[half] && !half_step) {
+               row_bytes = distance[half] * 2;
+               return from;
+             }
+             const int64_t* const list = call.a_rows + half * kMatrixRows;
+             const int64_t elements = 2 * steps - half_step;
+             for (int i = 0; i < rows_of_half(rows, half); ++i) {
+               const auto* const row =
+                   reinterpret_cast<const uint16_t*>(from + (list[i] - list[0]) * 2);
+               store(to + i * kChunkSteps,
+                     elements == 2 * kChunkSteps ? *reinterpret_cast<const WordsOfShorts*>(row)
+                                                 : load_some_pairs(row, elements));
+             }
+             row_bytes = kMatrixRowBytes;
+             return to;
+           });
+  tile.finish([&](int i) { return call.c_rows[i]; });
+}
+
+template <int halves, int vectors>
+__attribute__((noinline)) void adjacent_matrix(const TileCall& call, int rows) {
+  MatrixTile<halves, vectors> tile(call, rows);
+  tile.sum(call.b_step,
+           [&](int half, const Run& run, int64_t step, int64_t steps, bool, uint32_t* to,
+               int64_t& row_bytes) __attribute__((always_inline)) -> const void* {
+             const auto* from = static_cast<const uint32_t*>(call.a) + run.a + step * call.a_step +
+                                half * kMatrixRows;
+             const int count = rows_of_half(rows, half);
+             Words columns[kChunkSteps];
+#pragma GCC unroll kUnroll
+             for (int k = 0; k < kChunkSteps; ++k, from += call.a_step)
+               columns[k] = k >= steps              ? Words{}
+                            : count == kMatrixRows  ? load(from)
+                                                    : load_some(from, count);
+             transpose(columns);
+#pragma GCC unroll kUnroll
+             for (int i = 0; i < kMatrixRows; ++i) store(to + i * kChunkSteps, columns[i]);
+             row_bytes = kMatrixRowBytes;
+             return to;
+           });
+  tile.finish([&](int i) { return i * call.c_row; });
+}
+
+}  // namespace
+}  // namespace convtbw::simd::CONVTBW_TARGET

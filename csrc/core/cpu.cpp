@@ -1,0 +1,25 @@
+#include "core/cpu.h"
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace convtbw {
+
+bool has_matrix_registers() {
+  static const bool has = [] {
+    // CPUID leaf 7, EDX: AMX-BF16 and AMX-TILE.
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false;
+    // Linux saves the registers of processes that have asked for it (since 5.16).
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has;
+}
+
+}  // namespace convtbw
+
+#endif
