@@ -88,6 +88,7 @@ class DataPlan : public DirectedPlan {
   void choose_sizes(Growth growth);
   void cut_channels(int64_t most);
   void cut_result(int64_t width, int64_t stage_lanes);
+  int64_t most_phase_steps() const;
   int64_t lane_bytes() const;
   int64_t groups_at_once() const;
   double copied_positions() const;
@@ -166,7 +167,7 @@ class DataPlan : public DirectedPlan {
   bool far_result_;       // transposed into main memory
   bool far_operand_;      // in main memory
   bool complete_ = true;  // every result position belongs to a phase
-  int64_t most_steps_ = kMaxSteps;
+  int64_t most_steps_;
   int64_t buffer_units_, stage_units_, tile_list_;
   // Behind the packed weights the bias, and the copy of the operand.
   int64_t part_units_, bias_lanes_, copy_units_, workspace_units_;

@@ -93,6 +93,7 @@ class FewChannelsPlan : public DirectedPlan {
   Range present(const BoxRange& box) const;
 
   const int64_t in_units_;  // channels summed over, or pairs of them
+  const int64_t most_steps_;
   const PerAxis<PhasedAxis> axes_;
   std::vector<BoxPhase> phases_;
   std::vector<Group> groups_;
@@ -117,6 +118,7 @@ class FewChannelsPlan : public DirectedPlan {
 FewChannelsPlan::FewChannelsPlan(const Problem& problem, const Arithmetic& arithmetic)
     : DirectedPlan(problem, arithmetic),
       in_units_(arithmetic.pairs ? ceil_div(in_channels_, 2) : in_channels_),
+      most_steps_(most_steps(arithmetic)),
       axes_(phased_axes(problem)),
       packing_{&arithmetic, in_, {}, arithmetic.pairs ? Pairing::channels : Pairing::none} {
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
@@ -267,10 +269,10 @@ void FewChannelsPlan::add_runs(Group& group) const {
         const int64_t row =
             t0 * phase.footings[1].tap * packing_.strips[2].length + t1 * phase.footings[2].tap;
         const int64_t b = row * in_units_ * plane_ + t2 * phase.footings[3].tap;
-        const int64_t pieces = ceil_div(in_units_, kMaxSteps);
+        const int64_t pieces = ceil_div(in_units_, most_steps_);
         for (int64_t piece = 0, done = 0; piece < pieces; ++piece) {
           const int64_t count = (in_units_ - done) / (pieces - piece);
-          if (group.part_counts.empty() || steps + count > kMaxSteps) {
+          if (group.part_counts.empty() || steps + count > most_steps_) {
             group.part_counts.push_back(0);
             steps = 0;
           }

@@ -51,6 +51,7 @@ PointwisePlan::PointwisePlan(const Problem& problem, const Arithmetic& arithmeti
   for (int vectors = 1; vectors <= vectors_; ++vectors)
     panels_.for_each_size([&](int64_t rows) {
       FoldedRuns& runs = runs_[vectors][rows];
+      runs = FoldedRuns(most_steps(arithmetic));
       runs.add({0, 0, steps_}, rows, int64_t{vectors} * arithmetic.lanes);
       bytes += runs.bytes();
     });

@@ -5,6 +5,7 @@
 #include "backends/simd/data.h"
 #include "backends/simd/edges.h"
 #include "backends/simd/plans.h"
+#include "core/cpu.h"
 
 namespace convtbw::simd {
 
@@ -13,7 +14,11 @@ namespace {
 // Time over that with 4 MB, 26 layers of 100 to 1000 pixels, Zen 5, 8 and 16 lanes: 3x3 of stride
 // 2 of 512 channels, 14x14, 0.75 to 0.8 and 0.9 to 0.97, others 0.95 to 1.04; with 8 MB 0.9
 // to 1.06, with 16 0.75 to 1.37.
-constexpr int64_t kPackedBytes = 6 << 20;
+constexpr int64_t kMostPackedBytes = 6 << 20;
+// Intel's third-level cache is slower beside its second-level one of
+// 2 MB: with 1 MB 512 to 256 channels of 8x8, 4x4 of stride 2, take 0.6 of the time (AMX), of
+// sequences 0.78 (float32).
+int64_t packed_bytes() { return is_intel() ? 1 << 20 : kMostPackedBytes; }
 constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
 // That all windows meet, absent ones too.
@@ -55,6 +60,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
       pairs_run_on_(pairs_run_on(arithmetic, in_channels_, axes_[3], in_.extent[3])),
       weights_(problem, arithmetic, pairs_run_on_),
       unpacking_{&arithmetic, out_, {}} {
+  most_steps_ = most_steps(arithmetic);
   unpacking_.strips.fill(strip({Sliding{}}, 1, Apart::windows));
   for (const PhasedAxis& axis : axes_) complete_ &= axis.complete;
   // Others sum dgrad's few channels for each tap, and then the taps. Of FCN's upsampling, 21
@@ -64,7 +70,7 @@ DataPlan::DataPlan(const Problem& problem, const Arithmetic& arithmetic, std::op
   constexpr int64_t kFewChannels = 32;
   if (in_channels_ <= kFewChannels &&
       std::ranges::any_of(axes_, [](const PhasedAxis& axis) { return axis.step > 1; }))
-    most_steps_ = kFewChannels;
+    most_steps_ = most_steps(arithmetic, kFewChannels);
   // Lines of rows that lie far apart are fetched before they are written: 1 to 512 channels of
   // 3000, 24 MB, 0.8 of the time, 3x3 from 3 to 64, 26 MB, 0.8 to 1.0; of 4 to 13 MB 0.9 to 1.1
   // (Ice Lake).
@@ -192,10 +198,14 @@ void DataPlan::choose_sizes(Growth growth) {
   // 128 KB of operand rows: 32 to 512 KB are within 4 % of each other (Zen 3). Read in place, 2 MB
   // take 0.8 to 1.0 of the time of 128 KB where they save sums of parts of the channels; else the
   // next 512 KB, which are fetched, still fit in the second-level cache: 0.9 to 1.0 (Zen 5).
-  constexpr int64_t kBufferBytes = 128 << 10, kMostBufferBytes = 512 << 10;
+  // Matrix registers, whose multiplications are short beside copies: 256 KB and twice the pixels
+  // 0.8 to 1.0.
+  const int64_t kBufferBytes = (arithmetic_.matrices ? 256 : 128) << 10;
+  constexpr int64_t kMostBufferBytes = 512 << 10;
   constexpr int64_t kInPlaceBytes = 512 << 10, kMostInPlaceBytes = 2 << 20;
   constexpr int64_t kStageBytes = 256 << 10;
-  constexpr int64_t kPixels = 256, kFewPixels = 48;
+  const int64_t kPixels = arithmetic_.matrices ? 512 : 256;
+  constexpr int64_t kFewPixels = 48;
   // Where only planes or rows have several taps, boxes are so long at first: (3, 1, 1) of 64
   // channels of 16x56x56 0.95 of the time, channels first 0.88; 32 and 128 are slower (Zen 4).
   constexpr int64_t kRow = 64;
@@ -216,7 +226,8 @@ void DataPlan::choose_sizes(Growth growth) {
   const auto pixels = [](const PerAxis<int64_t>& w) { return w[0] * w[1] * w[2] * w[3]; };
   int64_t all_pixels = 1;
   for (const PhasedAxis& axis : axes_) all_pixels *= axis.windows;
-  const int vectors = best_vectors(arithmetic_, all_pixels, kPackedBytes / lane_bytes());
+  const int vectors =
+      best_vectors(arithmetic_, all_pixels, kMostPackedBytes / lane_bytes(), most_phase_steps());
   const int64_t width = vectors * arithmetic_.lanes;
   blocks_ = lane_blocks(out_channels_, arithmetic_.lanes, vectors);
   // Lanes of the stage: all, or so many that enough windows fit.
@@ -279,6 +290,17 @@ void DataPlan::choose_sizes(Growth growth) {
   stage_units_ = staged_ ? covered(size) * stage_pitch(largest_part_lanes_) : 0;
 }
 
+// Of the phase with the most taps.
+int64_t DataPlan::most_phase_steps() const {
+  int64_t steps = 1;
+  for (int a = 0; a < kBoxRank; ++a) {
+    int64_t most = 0;
+    for (const Phase& phase : axes_[a].phases) most = std::max(most, phase.sliding.taps);
+    steps *= a == kBoxRank - 1 ? weights_.units(most, in_channels_) : most;
+  }
+  return steps;
+}
+
 // Bytes of a lane's packed weights: all taps, all channels.
 int64_t DataPlan::lane_bytes() const {
   const Geometry& g = problem_.geometry;
@@ -287,7 +309,7 @@ int64_t DataPlan::lane_bytes() const {
 
 // Those whose packed weights fit are computed at the same time.
 int64_t DataPlan::groups_at_once() const {
-  return std::clamp<int64_t>(kPackedBytes / (lane_bytes() * out_channels_), 1,
+  return std::clamp<int64_t>(packed_bytes() / (lane_bytes() * out_channels_), 1,
                              problem_.geometry.groups);
 }
 
@@ -319,13 +341,13 @@ void DataPlan::cut_channels(int64_t most) {
 // `width`: lanes of a block; `stage_lanes`: so many at most, if results are staged.
 void DataPlan::cut_result(int64_t width, int64_t stage_lanes) {
   const int64_t boxes = grid_.boxes();
-  int64_t lanes = std::max(width, kPackedBytes / lane_bytes() / width * width);
+  int64_t lanes = std::max(width, packed_bytes() / lane_bytes() / width * width);
   if (staged_) lanes = std::min(lanes, std::max(width, stage_lanes));
   const int64_t wanted = ceil_div(kItems, boxes * groups_at_once());
   if (wanted > 1) lanes = std::min(lanes, std::max(width, ceil_div(out_channels_, wanted)));
   Parting parting =
       cut_blocks(blocks_, arithmetic_.lanes, problem_.geometry.groups, boxes, lanes / width,
-                 kPackedBytes / (lane_bytes() * width),
+                 packed_bytes() / (lane_bytes() * width),
                  reading_ == Reading::box ? copied_positions() / taps_of_windows(axes_) : 0);
   parts_ = std::move(parting.parts);
   parts_per_pass_ = parting.per_pass;

@@ -88,7 +88,7 @@ class TapRowsPlan : public DirectedPlan {
     return row_panels(arithmetic_, rows_) *
            ceil_div(pixels, panel_vectors(arithmetic_, rows_) * arithmetic_.lanes);
   }
-  int64_t parts() const { return ceil_div(in_units_, kMaxSteps); }
+  int64_t parts() const { return ceil_div(in_units_, most_steps(arithmetic_)); }
   Range steps_of(int64_t part) const {
     return {in_units_ * part / parts(), in_units_ * (part + 1) / parts()};
   }

@@ -1,6 +1,7 @@
 // The runs of a tile's sum, cut and folded so that no sum is longer than so many steps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -13,9 +14,15 @@ namespace convtbw::simd {
 // and costs at most 2 % (Zen 4); 128 doubles the error of 128 products.
 inline constexpr int64_t kMaxSteps = 96;
 
+// The same of an arithmetic, or where so many would do.
+inline int64_t most_steps(const Arithmetic& arithmetic, int64_t steps = kMaxSteps) {
+  return std::max(steps, arithmetic.least_steps);
+}
+
 class FoldedRuns {
  public:
-  explicit FoldedRuns(int64_t most_steps = kMaxSteps) : most_steps_(most_steps) {}
+  FoldedRuns() = default;
+  explicit FoldedRuns(int64_t most_steps) : most_steps_(most_steps) {}
 
   // a_step, b_step: from one step to the next. Runs stay whole where they can: each end of a run
   // costs the processor a wrong guess.
@@ -42,7 +49,7 @@ class FoldedRuns {
   int64_t bytes() const { return static_cast<int64_t>(runs_.size() * sizeof(Run)); }
 
  private:
-  int64_t most_steps_;
+  int64_t most_steps_ = kMaxSteps;
   std::vector<Run> runs_;
   int64_t steps_ = 0;  // since the last fold
 };

@@ -570,6 +570,8 @@ struct Arithmetic {
   void (*plane_copy[4])(const PlaneCopy&);
   PlaneTurnsFunctions plane_turns[4];  // by Dtype of to
   const Winograd* winograd;            // float32 only
+  int64_t least_steps = 0;             // sums are not folded before (folded_runs.h)
+  bool matrices = false;               // tiles are in matrix registers (matrix_tile.h)
 };
 
 // The kernels that one target offers. All but the first two may be nullptr.

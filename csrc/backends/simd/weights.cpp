@@ -55,7 +55,7 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
   int64_t count = 0, since_fold = 0;
   const auto add_piece = [&](const Run& run) {
     Run& last = runs[std::max<int64_t>(count, 1) - 1];
-    last.fold = count && since_fold + run.steps > kMostSteps;
+    last.fold = count && since_fold + run.steps > most_steps();
     since_fold = last.fold ? run.steps : since_fold + run.steps;
     // Rows that follow each other without a gap are one run.
     if (count && !last.fold && run.a == last.a + last.steps * a_step &&
@@ -66,7 +66,7 @@ int64_t WeightsPlan::fill_runs(const BoxRange& box, const BoxRange& windows, int
   };
   const auto add = [&](int64_t x, int64_t y, int64_t steps) {
     Run run = lanes_on_y_ ? Run{x, y, 0} : Run{y, x, 0};
-    for (int64_t pieces = ceil_div(steps, kMostSteps); pieces; --pieces) {
+    for (int64_t pieces = ceil_div(steps, most_steps()); pieces; --pieces) {
       run.steps = steps / pieces;  // as even as can be
       add_piece(run);
       run.a += run.steps * a_step;

@@ -42,7 +42,7 @@ class WeightsPlan : public Plan {
   // each row is folded, which takes 1.03 to 1.1 times as long. Longer rows are cut: from 128 to 128
   // channels of 2048, k11, the error is 0.93 times a gemm's instead of 1.55; 1.0 to 1.03 times as
   // long (Zen 3).
-  static constexpr int64_t kMostSteps = 2 * kMaxSteps;
+  int64_t most_steps() const { return simd::most_steps(arithmetic_, 2 * kMaxSteps); }
 
   struct Side {
     int64_t channels;

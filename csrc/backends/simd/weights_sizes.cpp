@@ -420,7 +420,7 @@ void WeightsPlan::join_packing() {
   // room.
   constexpr int64_t kRunBytes = 64 << 10;
   // With pairs a row may end with an odd window.
-  run_count_ = size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, kMostSteps) + steps_ - 1);
+  run_count_ = size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, most_steps()) + steps_ - 1);
   run_lists_ = row_taps_ * run_count_ * int64_t{sizeof(Run)} <= kRunBytes ? row_taps_ : 1;
 }
 
