@@ -45,6 +45,15 @@ struct MatrixShapesOfRows {
 template <int vectors>
 constexpr MatrixShapesOfRows kMatrixShapes(vectors);
 
+// Steps of a run, which may be a part of a chunk; with half_step the last one has first elements
+// alone.
+struct MatrixPiece {
+  const Run& run;
+  int64_t step, steps;  // of the run
+  bool half_step;
+  int64_t place;  // in the chunk
+};
+
 // Where the operands of 16 steps lie: the rows of each half, the vectors.
 struct MatrixChunk {
   const void* a[2];
@@ -62,6 +71,8 @@ struct alignas(64) MatrixBuffer {
   uint32_t b[kChunkSteps][kMaxVectors * kMatrixLanes];
 };
 
+alignas(64) constexpr uint32_t kNoStep[kMaxVectors * kMatrixLanes] = {};
+
 template <int halves, int vectors>
 class MatrixTile {
  public:
@@ -70,10 +81,12 @@ class MatrixTile {
     clear();
   }
 
-  // a(half, run, step, steps, half_step, to): where these steps of the rows of a half lie, at most
-  // 16, or copies them there, with zeros up to the 16th. b: from one step to the next, in units.
+  // Whole chunks of a run, as long as there are any, and chunks of what is left of several.
+  // rows.whole(half, piece, buffer, row_bytes): where the rows of a half lie; or copies them.
+  // rows.add(piece, buffer), rows.finish(steps, buffer): copies those of several pieces, with zeros
+  // behind so many steps. b_step: units from one step to the next.
   template <class Rows>
-  CONVTBW_INLINE void sum(int64_t b_step, const Rows& a) {
+  CONVTBW_INLINE void sum(int64_t b_step, Rows rows) {
     MatrixBuffer buffers[2];
     const Run *run = call_.runs, *const end = run + call_.run_count;
     if (run == end) return;
@@ -82,24 +95,48 @@ class MatrixTile {
     const auto next = [&]() __attribute__((always_inline)) {
       MatrixBuffer& buffer = buffers[turn];
       turn ^= 1;
-      const int64_t all = run->steps + run->half_step;
-      const int64_t steps = smaller(kChunkSteps, all - step);
-      const bool last = step + steps == all;
-      MatrixChunk chunk;
+      MatrixChunk chunk{{}, {}, nullptr, b_step * 4, false};
+      const uint32_t* b[kChunkSteps];
+      int64_t filled = 0;
+      bool b_follows = true;
+      do {
+        const int64_t all = run->steps + run->half_step;
+        const int64_t steps = smaller(kChunkSteps - filled, all - step);
+        const bool last = step + steps == all;
+        const MatrixPiece piece{*run, step, steps, last && run->half_step, filled};
+        const auto* const from = static_cast<const uint32_t*>(call_.b) + run->b + step * b_step;
+        chunk.fold = last && run->fold;
+        step = last ? 0 : step + steps;
+        run += last;
+        if (steps == kChunkSteps && !piece.half_step) {
 #pragma GCC unroll kUnroll
-      for (int half = 0; half < halves; ++half)
-        chunk.a[half] = a(half, *run, step, steps, last && run->half_step, buffer.a[half][0],
-                          chunk.a_row[half]);
-      const auto* const b = static_cast<const uint32_t*>(call_.b) + run->b + step * b_step;
-      chunk.b = b;
-      chunk.b_row = b_step * 4;
-      if (steps < kChunkSteps) copy_lanes(b, b_step, steps, chunk, buffer);
-      chunk.fold = last && run->fold;
-      step += steps;
-      if (last) {
-        step = 0;
-        ++run;
+          for (int half = 0; half < halves; ++half)
+            chunk.a[half] = rows.whole(half, piece, buffer, chunk.a_row[half]);
+          chunk.b = from;
+          return chunk;
+        }
+        b_follows &= filled == 0 || from == b[filled - 1] + b_step;
+        for (int64_t k = 0; k < steps; ++k) b[filled + k] = from + k * b_step;
+        rows.add(piece, buffer);
+        filled += steps;
+      } while (filled < kChunkSteps && run != end && !chunk.fold);
+      rows.finish(filled, buffer);
+#pragma GCC unroll kUnroll
+      for (int half = 0; half < halves; ++half) {
+        chunk.a[half] = buffer.a[half];
+        chunk.a_row[half] = kMatrixRowBytes;
       }
+      chunk.b = b[0];
+      if (filled == kChunkSteps && b_follows) return chunk;
+      // Behind the last step zeros: what lies there could be infinite.
+      for (int64_t k = 0; k < kChunkSteps; ++k) {
+        const uint32_t* const row = k < filled ? b[k] : kNoStep;
+#pragma GCC unroll kUnroll
+        for (int j = 0; j < kWidth; j += kMatrixLanes)
+          simd::CONVTBW_TARGET::store(buffer.b[k] + j, load(row + j));
+      }
+      chunk.b = buffer.b;
+      chunk.b_row = sizeof(buffer.b[0]);
       return chunk;
     };
     MatrixChunk chunk = next();
@@ -163,17 +200,6 @@ class MatrixTile {
     clear();
   }
 
-  // Behind the last step zeros: what lies there could be infinite.
-  CONVTBW_INLINE void copy_lanes(const uint32_t* b, int64_t b_step, int64_t steps,
-                                 MatrixChunk& chunk, MatrixBuffer& buffer) const {
-    for (int64_t k = 0; k < kChunkSteps; ++k)
-#pragma GCC unroll kUnroll
-      for (int j = 0; j < kWidth; j += kMatrixLanes)
-        simd::CONVTBW_TARGET::store(buffer.b[k] + j, k < steps ? load(b + k * b_step + j) : Words{});
-    chunk.b = buffer.b;
-    chunk.b_row = sizeof(buffer.b[0]);
-  }
-
   template <class To, class Row>
   CONVTBW_INLINE void write(const float* sums, const Row& row) const {
     To* const first = static_cast<To*>(call_.c);
@@ -229,66 +255,118 @@ CONVTBW_INLINE void fetch_results(const TileCall& call, int rows) {
       __builtin_prefetch(static_cast<const char*>(call.c) + call.c_rows[i] * element + at, 1);
 }
 
+template <int halves>
+class GatheredRows {
+ public:
+  CONVTBW_INLINE GatheredRows(const TileCall& call, int rows) : list_(call.a_rows), rows_(rows) {
+    for (int half = 0; half < halves; ++half) {
+      const int64_t* const list = list_ + half * kMatrixRows;
+      const int count = rows_of_half(rows, half);
+      first_[half] = static_cast<const char*>(call.a) + list[0] * 2;
+      distance_[half] = count > 1 ? list[1] - list[0] : 0;
+      even_[half] = true;
+      for (int i = 2; i < count; ++i) even_[half] &= list[i] - list[i - 1] == distance_[half];
+    }
+  }
+
+  // Rows as far apart as each other are loaded where they lie.
+  CONVTBW_INLINE const void* whole(int half, const MatrixPiece& piece, MatrixBuffer& buffer,
+                                   int64_t& row_bytes) const {
+    row_bytes = even_[half] ? distance_[half] * 2 : kMatrixRowBytes;
+    if (even_[half]) return from(half, piece);
+    for (int i = 0; i < rows_of_half(rows_, half); ++i)
+      store(buffer.a[half][i], *reinterpret_cast<const WordsOfShorts*>(row(half, i, piece)));
+    return buffer.a[half];
+  }
+  CONVTBW_INLINE void add(const MatrixPiece& piece, MatrixBuffer& buffer) const {
+    const int64_t elements = 2 * piece.steps - piece.half_step;
+    const int64_t left = kChunkSteps - piece.place;
+#pragma GCC unroll kUnroll
+    for (int half = 0; half < halves; ++half)
+      for (int i = 0; i < rows_of_half(rows_, half); ++i)
+        store_some(buffer.a[half][i] + piece.place, load_some_pairs(row(half, i, piece), elements),
+                   left);
+  }
+  CONVTBW_INLINE void finish(int64_t, MatrixBuffer&) const {}
+
+ private:
+  CONVTBW_INLINE const char* from(int half, const MatrixPiece& piece) const {
+    return first_[half] + (piece.run.a + piece.step) * 4;
+  }
+  CONVTBW_INLINE const uint16_t* row(int half, int i, const MatrixPiece& piece) const {
+    const int64_t* const list = list_ + half * kMatrixRows;
+    return reinterpret_cast<const uint16_t*>(from(half, piece) + (list[i] - list[0]) * 2);
+  }
+
+  const int64_t* list_;
+  int rows_;
+  const char* first_[halves];
+  int64_t distance_[halves];
+  bool even_[halves];
+};
+
 template <int halves, int vectors>
 __attribute__((noinline)) void gathered_matrix(const TileCall& call, int rows) {
   if (call.fetches_result) fetch_results(call, rows);
-  // Rows as far apart as each other are loaded where they lie.
-  const char* first[halves];
-  int64_t distance[halves];
-  bool even[halves];
-  for (int half = 0; half < halves; ++half) {
-    const int64_t* const list = call.a_rows + half * kMatrixRows;
-    first[half] = static_cast<const char*>(call.a) + list[0] * 2;
-    distance[half] = rows_of_half(rows, half) > 1 ? list[1] - list[0] : 0;
-    even[half] = true;
-    for (int i = 2; i < rows_of_half(rows, half); ++i)
-      even[half] &= list[i] - list[i - 1] == distance[half];
-  }
   MatrixTile<halves, vectors> tile(call, rows);
-  tile.sum(vectors * kMatrixLanes,
-           [&](int half, const Run& run, int64_t step, int64_t steps, bool half_step, uint32_t* to,
-               int64_t& row_bytes) __attribute__((always_inline)) -> const void* {
-             const char* const from = first[half] + (run.a + step) * 4;
-             if (steps == kChunkSteps && even[half] && !half_step) {
-               row_bytes = distance[half] * 2;
-               return from;
-             }
-             const int64_t* const list = call.a_rows + half * kMatrixRows;
-             const int64_t elements = 2 * steps - half_step;
-             for (int i = 0; i < rows_of_half(rows, half); ++i) {
-               const auto* const row =
-                   reinterpret_cast<const uint16_t*>(from + (list[i] - list[0]) * 2);
-               store(to + i * kChunkSteps,
-                     elements == 2 * kChunkSteps ? *reinterpret_cast<const WordsOfShorts*>(row)
-                                                 : load_some_pairs(row, elements));
-             }
-             row_bytes = kMatrixRowBytes;
-             return to;
-           });
+  tile.sum(vectors * kMatrixLanes, GatheredRows<halves>(call, rows));
   tile.finish([&](int i) { return call.c_rows[i]; });
 }
+
+// Steps are transposed: a register has those of a row side by side.
+template <int halves>
+class AdjacentRows {
+ public:
+  CONVTBW_INLINE AdjacentRows(const TileCall& call, int rows) : call_(call), rows_(rows) {}
+
+  CONVTBW_INLINE const void* whole(int half, const MatrixPiece& piece, MatrixBuffer& buffer,
+                                   int64_t& row_bytes) const {
+    const uint32_t* const first = from(piece);
+    const int64_t step = call_.a_step;
+    transpose_steps(half, buffer, [&](int k) __attribute__((always_inline)) {
+      return first + k * step;
+    });
+    row_bytes = kMatrixRowBytes;
+    return buffer.a[half];
+  }
+  CONVTBW_INLINE void add(const MatrixPiece& piece, MatrixBuffer&) {
+    const uint32_t* step = from(piece);
+    for (int64_t k = 0; k < piece.steps; ++k, step += call_.a_step) steps_[piece.place + k] = step;
+  }
+  CONVTBW_INLINE void finish(int64_t steps, MatrixBuffer& buffer) {
+    for (int64_t k = steps; k < kChunkSteps; ++k) steps_[k] = kNoStep;
+#pragma GCC unroll kUnroll
+    for (int half = 0; half < halves; ++half)
+      transpose_steps(half, buffer, [&](int k) __attribute__((always_inline)) { return steps_[k]; });
+  }
+
+ private:
+  CONVTBW_INLINE const uint32_t* from(const MatrixPiece& piece) const {
+    return static_cast<const uint32_t*>(call_.a) + piece.run.a + piece.step * call_.a_step;
+  }
+  template <class Step>
+  CONVTBW_INLINE void transpose_steps(int half, MatrixBuffer& buffer, const Step& step) const {
+    const int count = rows_of_half(rows_, half);
+    Words columns[kChunkSteps];
+#pragma GCC unroll kUnroll
+    for (int k = 0; k < kChunkSteps; ++k) {
+      const uint32_t* const from = step(k) + half * kMatrixRows;
+      columns[k] = count == kMatrixRows ? load(from) : load_some(from, count);
+    }
+    transpose(columns);
+#pragma GCC unroll kUnroll
+    for (int i = 0; i < kMatrixRows; ++i) store(buffer.a[half][i], columns[i]);
+  }
+
+  const TileCall& call_;
+  int rows_;
+  const uint32_t* steps_[kChunkSteps];
+};
 
 template <int halves, int vectors>
 __attribute__((noinline)) void adjacent_matrix(const TileCall& call, int rows) {
   MatrixTile<halves, vectors> tile(call, rows);
-  tile.sum(call.b_step,
-           [&](int half, const Run& run, int64_t step, int64_t steps, bool, uint32_t* to,
-               int64_t& row_bytes) __attribute__((always_inline)) -> const void* {
-             const auto* from = static_cast<const uint32_t*>(call.a) + run.a + step * call.a_step +
-                                half * kMatrixRows;
-             const int count = rows_of_half(rows, half);
-             Words columns[kChunkSteps];
-#pragma GCC unroll kUnroll
-             for (int k = 0; k < kChunkSteps; ++k, from += call.a_step)
-               columns[k] = k >= steps              ? Words{}
-                            : count == kMatrixRows  ? load(from)
-                                                    : load_some(from, count);
-             transpose(columns);
-#pragma GCC unroll kUnroll
-             for (int i = 0; i < kMatrixRows; ++i) store(to + i * kChunkSteps, columns[i]);
-             row_bytes = kMatrixRowBytes;
-             return to;
-           });
+  tile.sum(call.b_step, AdjacentRows<halves>(call, rows));
   tile.finish([&](int i) { return i * call.c_row; });
 }
 
