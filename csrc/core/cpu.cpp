@@ -20,6 +20,14 @@ bool has_matrix_registers() {
   return has;
 }
 
+bool has_float16_matrix_registers() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return has_matrix_registers() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 21 & 1);
+  }();
+  return has;
+}
+
 }  // namespace convtbw
 
 #endif

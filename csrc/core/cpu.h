@@ -23,8 +23,9 @@ inline bool is_zen_5() {
 
 inline bool has_bfloat16_products() { return __builtin_cpu_supports("avx512bf16"); }
 
-// AMX's, for bfloat16, if the system lets this process use them.
+// AMX's, for bfloat16, if the system lets this process use them; and for float16.
 bool has_matrix_registers();
+bool has_float16_matrix_registers();
 
 #else
 
@@ -35,6 +36,7 @@ inline bool is_zen_3() { return false; }
 inline bool is_zen_5() { return false; }
 inline bool has_bfloat16_products() { return false; }
 inline bool has_matrix_registers() { return false; }
+inline bool has_float16_matrix_registers() { return false; }
 
 #endif
 

@@ -24,17 +24,19 @@ constexpr int64_t kTinySliceFlops = 2'000'000;
 }  // namespace
 
 // simd first: on most shapes of the benchmark it is faster than oneDNN, and it needs no copies of
-// whole tensors (docs/performance.md). Not on the problems of rules.h, and not in 16 bits on CPUs
-// with matrix registers, which only oneDNN uses: eight times the rate of the bfloat16 dot products
-// of AVX-512.
+// whole tensors (docs/performance.md). Not on the problems of rules.h, and not in float16 on CPUs
+// with matrix registers for it, which only oneDNN uses.
 const std::vector<const Backend*>& preference(const Problem& problem, std::string_view target) {
   static const std::vector<const Backend*> onednn_first{&kOnednnBackend, &kSimdBackend,
                                                         &kReferenceBackend};
-  const bool sixteen_bits = problem.dtype == Dtype::bf16 || problem.dtype == Dtype::f16;
-  if (has_matrix_registers() && sixteen_bits) return onednn_first;
   const bool avx512 = target == "avx512",
              dense = problem.dtype == Dtype::f32 && problem.geometry.groups == 1;
   const int64_t work = flops(problem);
+  if (problem.dtype == Dtype::f16 && has_float16_matrix_registers()) return onednn_first;
+  if (problem.dtype == Dtype::bf16 && has_matrix_registers()) {
+    const bool onednn = !avx512 || (work >= kTinyFlops && suits_matrix_kernels(problem));
+    return onednn ? onednn_first : backends();
+  }
   if (problem.slices > 1 && work / problem.slices < kTinySliceFlops) return backends();
   if (reads_gaps(problem) || bias_outweighs(problem) || one_tap_in_padding(problem) ||
       (dense &&

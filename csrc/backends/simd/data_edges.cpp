@@ -192,15 +192,15 @@ std::optional<DataPlan::Reading> DataPlan::unboxed_reading() const {
 }
 
 double DataPlan::cost_of_boxes(const Products& products) const {
-  return products.least + cost_of_copy(arithmetic_) * copied_for_all_parts() / vectors_of_all_lanes();
+  return products.least +
+         cost_of_copy(arithmetic_) * copied_for_all_parts() / vectors_of_all_lanes();
 }
 
 double DataPlan::cost_of_unboxed(Reading reading, const Products& products) const {
   constexpr double kLeastGain = 1.05, kLeastGainOfCopy = 1.03;
   if (reading == Reading::in_place) return kLeastGain * products.present;
-  return kLeastGainOfCopy *
-         (products.present +
-          cost_of_copy(arithmetic_) * operand_positions() / vectors_of_all_lanes());
+  return kLeastGainOfCopy * (products.present + cost_of_copy(arithmetic_) * operand_positions() /
+                                                    vectors_of_all_lanes());
 }
 
 double DataPlan::copied_for_all_parts() const {

@@ -106,7 +106,8 @@ void SlidPhasesPlan::make_runs() {
   panels_.for_each_size([&](int64_t rows) {
     int64_t a = problem_.bias * rows;
     for (const BoxPhase& phase : phases_) {
-      FoldedRuns runs(most_steps(arithmetic_, in_channels_ <= kFewChannels ? kFewChannels : kMaxSteps));
+      FoldedRuns runs(
+          most_steps(arithmetic_, in_channels_ <= kFewChannels ? kFewChannels : kMaxSteps));
       if (problem_.bias) runs.add({0, in_units_ * channel_, 1}, 0, 0);
       const auto at = [&](int i, int64_t tap) {
         return phase.axes[i]->sliding.first - slid_.sliding()[i].first + tap;

@@ -121,8 +121,8 @@ void SlidPixelsPlan::make_runs() {
   constexpr int64_t kMostStepsOfGroups = 24;
   panels_.for_each_size([&](int64_t rows) {
     FoldedRuns& runs = runs_[rows];
-    runs = FoldedRuns(most_steps(
-        arithmetic_, problem_.geometry.groups > 1 ? kMostStepsOfGroups : kMaxSteps));
+    runs = FoldedRuns(
+        most_steps(arithmetic_, problem_.geometry.groups > 1 ? kMostStepsOfGroups : kMaxSteps));
     int64_t a = 0;
     if (problem_.bias) {
       runs.add({0, in_units_ * channel_, 1}, 0, 0);

@@ -50,8 +50,8 @@ class MatrixCopies {
   int64_t from_ = 0, to_ = 0;
 };
 
-// Taps of some channels that are summed over, as units (kernels.h, Arithmetic): counts, and from one
-// to the next in the source, in elements, and in the destination, in units.
+// Taps of some channels that are summed over, as units (kernels.h, Arithmetic): counts, and from
+// one to the next in the source, in elements, and in the destination, in units.
 struct TapBox {
   const char* from;
   char* to;

@@ -280,12 +280,18 @@ class GatheredRows {
   }
   CONVTBW_INLINE void add(const MatrixPiece& piece, MatrixBuffer& buffer) const {
     const int64_t elements = 2 * piece.steps - piece.half_step;
+    // With zeros up to the 16th step, which the next piece overwrites.
     const int64_t left = kChunkSteps - piece.place;
 #pragma GCC unroll kUnroll
     for (int half = 0; half < halves; ++half)
-      for (int i = 0; i < rows_of_half(rows_, half); ++i)
-        store_some(buffer.a[half][i] + piece.place, load_some_pairs(row(half, i, piece), elements),
-                   left);
+      for (int i = 0; i < rows_of_half(rows_, half); ++i) {
+        const Words pairs = load_some_pairs(row(half, i, piece), elements);
+        uint32_t* const to = buffer.a[half][i] + piece.place;
+        if (left == kChunkSteps)
+          store(to, pairs);
+        else
+          store_some(to, pairs, left);
+      }
   }
   CONVTBW_INLINE void finish(int64_t, MatrixBuffer&) const {}
 
@@ -323,9 +329,8 @@ class AdjacentRows {
                                    int64_t& row_bytes) const {
     const uint32_t* const first = from(piece);
     const int64_t step = call_.a_step;
-    transpose_steps(half, buffer, [&](int k) __attribute__((always_inline)) {
-      return first + k * step;
-    });
+    transpose_steps(half, buffer,
+                    [&](int k) __attribute__((always_inline)) { return first + k * step; });
     row_bytes = kMatrixRowBytes;
     return buffer.a[half];
   }
@@ -337,7 +342,8 @@ class AdjacentRows {
     for (int64_t k = steps; k < kChunkSteps; ++k) steps_[k] = kNoStep;
 #pragma GCC unroll kUnroll
     for (int half = 0; half < halves; ++half)
-      transpose_steps(half, buffer, [&](int k) __attribute__((always_inline)) { return steps_[k]; });
+      transpose_steps(half, buffer,
+                      [&](int k) __attribute__((always_inline)) { return steps_[k]; });
   }
 
  private:

@@ -42,8 +42,8 @@ simd::Kernels kernels_of(std::string_view target) {
   if (target == "avx2") return simd::avx2::kKernels;
   if (target == "avx512") {
     simd::Kernels kernels = simd::avx512::kKernels;
-    // Intel's CPUs multiply pairs at half the rate of float32: 3x3 of 64 channels takes 2.2 times as
-    // long (Sapphire Rapids).
+    // Intel's CPUs multiply pairs at half the rate of float32: 3x3 of 64 channels takes 2.2 times
+    // as long (Sapphire Rapids).
     if (has_matrix_registers())
       kernels.bf16_pairs = &simd::amx::kPairs;
     else if (has_avx512_bf16() && !is_intel())

@@ -143,10 +143,10 @@ void WeightsPlan::choose_sizes() {
   const Geometry& g = problem_.geometry;
   // Of a part: 2 MB are 3 % slower on average and up to 11 %, 512 KB as fast (Zen 4).
   constexpr int64_t kSumBytes = 1 << 20;
-  constexpr int64_t kPartialBytes = 8 << 20;   // of all chunks
-  constexpr int64_t kItems = 16;               // enough to keep some threads busy until the end
-  // Of a side: 256 KB are 5 % slower, 512 KB 1 %. Matrix registers multiply so fast that to read and
-  // write the sums of a box counts: twice the pixels of most boxes 0.8 to 1.0 of the time.
+  constexpr int64_t kPartialBytes = 8 << 20;  // of all chunks
+  constexpr int64_t kItems = 16;              // enough to keep some threads busy until the end
+  // Of a side: 256 KB are 5 % slower, 512 KB 1 %. Matrix registers multiply so fast that to read
+  // and write the sums of a box counts: twice the pixels of most boxes 0.8 to 1.0 of the time.
   const int64_t kBufferBytes = (arithmetic_.matrices ? 1536 : 768) << 10;
 
   // Parts: halve the longer side until the sums are small.
@@ -422,7 +422,8 @@ void WeightsPlan::join_packing() {
   // room.
   constexpr int64_t kRunBytes = 64 << 10;
   // With pairs a row may end with an odd window.
-  run_count_ = size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, most_steps()) + steps_ - 1);
+  run_count_ =
+      size[0] * size[1] * size[2] * (ceil_div(size[3] / steps_, most_steps()) + steps_ - 1);
   run_lists_ = row_taps_ * run_count_ * int64_t{sizeof(Run)} <= kRunBytes ? row_taps_ : 1;
 }
 

@@ -20,6 +20,9 @@ bool becomes_few_channels(const Problem& p, bool avx512);
 bool suits_narrow_kernels(const Problem& p, bool avx512);
 bool suits_apart_kernels(const Problem& p);
 
+// amx.cpp, of bfloat16 where there are matrix registers, instead of all other rules
+bool suits_matrix_kernels(const Problem& p);
+
 // dense.cpp
 bool suits_dense_kernels(const Problem& p, bool avx512);  // of float32
 bool few_pixels(const Problem& p);
