@@ -16,6 +16,8 @@ avx512 = torch.cpu._is_avx512_supported()
 zen_3 = zen_3_or_4 and not avx512
 zen_4 = zen_3_or_4 and avx512
 zen_5 = avx512 and not (intel or zen_3_or_4)
+matrix_registers = "amx_bf16" in CPU
+bfloat16_products = torch.cpu._is_avx512_bf16_supported() and not matrix_registers
 
 
 def served(

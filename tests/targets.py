@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from forcing import supported_targets
 from torch import Tensor
 
 import torch_ops
+from torch_ops import backends
 
 # What says itself where it runs need not be forced from outside.
 every_target = pytest.mark.parametrize(
@@ -16,10 +19,32 @@ every_target = pytest.mark.parametrize(
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
+@cache
+def pairs_of(target: str) -> str:
+    """How a target multiplies pairs of bfloat16 in a dense layer; empty: it does not."""
+    src, weights = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((1, 32, 9), (32, 32, 3)))
+    geometry = {"strides": [1], "pads_begin": [0], "pads_end": [0], "dilations": [1]}
+    with backends.use("simd", target):
+        kernel = backends.explain(
+            "convolution", src, weights, **geometry, data_format="NCX", weights_format="OIX"
+        ).kernel
+    _, found, how = kernel.rpartition("bf16 pairs")
+    return found + how if found else ""
+
+
 def multiplies_pairs(target: str) -> bool:
     """Whether bfloat16 is multiplied in pairs; in portable code for the sake of tests."""
-    pairs = torch.cpu._is_avx512_bf16_supported() and target == "avx512"
-    return pairs or target == "generic512"
+    return bool(pairs_of(target))
+
+
+def multiplies_lane_pairs(target: str) -> bool:
+    """The same where lanes are channels of the operand."""
+    return pairs_of(target) == "bf16 pairs"
+
+
+def matrix_targets() -> list[str]:
+    """Those that multiply in matrix registers."""
+    return [target for target in supported_targets() if "matrix" in pairs_of(target)]
 
 
 def integers(*extents: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planner import avx512, intel, onednn_if, served, with_onednn, zen_3, zen_4, zen_5
+from planner import (
+    avx512,
+    bfloat16_products,
+    intel,
+    onednn_if,
+    served,
+    with_onednn,
+    zen_3,
+    zen_4,
+    zen_5,
+)
 
 pytestmark = pytest.mark.unforced
 
@@ -54,7 +64,7 @@ def test_dense_rules() -> None:
         assert served(weights, 5, 12, 16, axes=3) == "onednn"
         assert served(weights, 2, 16, 16, stride=2, axes=3) == "onednn"
         assert served(data, 5, 12, 16, axes=3) == "onednn"
-    if torch.cpu._is_avx512_bf16_supported():
+    if bfloat16_products:
         dense = {"dtype": torch.bfloat16}
         assert served(data, 3, 64, 12, **dense, stride=2, results=16) == "onednn"
         assert served(weights, 1, 56, 64, **dense) == "onednn"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planner import avx512, intel, onednn_if, served, with_onednn, zen_3, zen_4
+from planner import avx512, bfloat16_products, intel, onednn_if, served, with_onednn, zen_3, zen_4
 
 pytestmark = pytest.mark.unforced
 
@@ -115,7 +115,7 @@ def test_grouped_rules() -> None:
         assert served("convolution", 5, 20, dilation=4, **eight) == "onednn"
         assert served("convolution", 5, 56, dilation=2, **eight) == "simd"
         assert served(weights, 5, 20, dilation=4, data_format="NCX", **eight) == "simd"
-    if torch.cpu._is_avx512_bf16_supported():
+    if bfloat16_products:
         grouped = {"groups": 8, "dtype": torch.bfloat16}
         assert served("convolution", 3, 28, 64, **grouped) == "simd"  # spread in registers
         unequal = {"results": 128} | grouped

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from layers import PARTIALS, Layer, call_of
-from targets import every_target, integers, multiplies_pairs
+from targets import every_target, integers, multiplies_lane_pairs
 
 import torch_ops
 
@@ -251,9 +251,10 @@ def test_what_is_not_finite_does_not_reach_windows_beyond_the_ends(
 def in_bands(target: str, dtype: torch.dtype, layer: Layer) -> bool:
     """Whether results of neighbouring rows are computed together: where registers are many, unless
     all rows of taps are multiplied in pairs."""
-    wide = target == "avx512" or (target == "generic512" and dtype != torch.float16)
+    portable = target in ("generic512", "generic_amx")
+    wide = target == "avx512" or (portable and dtype != torch.float16)
     slides = (layer.stride or (1,))[-1] == (layer.dilation or (1,))[-1]
-    pairs = dtype == torch.bfloat16 and multiplies_pairs(target) and layer.kernel[-2] % 2 == 0
+    pairs = dtype == torch.bfloat16 and multiplies_lane_pairs(target) and layer.kernel[-2] % 2 == 0
     return wide and slides and not pairs
 
 
@@ -280,7 +281,7 @@ def test_bfloat16_is_multiplied_in_pairs(target: str) -> None:
             call = call_of(partial, *layer.operands(torch.bfloat16), layer)
             found = call.kernel().endswith("bf16 pairs")
             bands = partial != "wgrad" and in_bands(target, torch.bfloat16, layer)
-            expected = multiplies_pairs(target) and not bands
+            expected = multiplies_lane_pairs(target) and not bands
             assert found == expected, (layer, partial, call.kernel())
             assert torch.equal(call.run(), call.exact()), (layer, partial)
 
@@ -454,7 +455,7 @@ def test_what_is_read_in_place(target: str, dtype: torch.dtype) -> None:
         call = call_of(partial, *layer.operands(dtype), layer)
         with torch_ops.backends.use("simd", target):
             found = "in place" in call.kernel()
-        many = dilation == 2 or (channels == 512 and not target.endswith("512"))
+        many = dilation == 2 or (channels == 512 and not target.endswith(("512", "amx")))
         expected = one_instruction and (partial != "wgrad" or not many)
         assert found == (whole or expected), (partial, kernel, stride, channels)
 

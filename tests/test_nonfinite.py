@@ -15,6 +15,7 @@ import oracle
 import pytest
 import torch
 from forcing import run_forced
+from planner import matrix_registers
 from problems import Problem
 
 import torch_ops  # noqa: F401  (registers the operators)
@@ -131,6 +132,8 @@ def run(
 @pytest.mark.parametrize("result", ["y", "x", "w"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 def test_nonfinite(backend: str, bad: float, result: str, dtype: torch.dtype) -> None:
+    if (backend, result, dtype) == ("onednn", "x", torch.bfloat16) and matrix_registers:
+        pytest.xfail("oneDNN's kernels for AMX multiply zeros between the pixels of a stride")
     for p in PROBLEMS:
         values = calls.integers(p, dtype)
         clean = {role: getattr(values, role) for role in "xwy" if role != result}

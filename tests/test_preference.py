@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from planner import avx512, intel, onednn_if, served, with_onednn, zen_3, zen_4, zen_5
+from planner import (
+    avx512,
+    bfloat16_products,
+    intel,
+    onednn_if,
+    served,
+    with_onednn,
+    zen_3,
+    zen_4,
+    zen_5,
+)
 
 from torch_ops import backends
 
@@ -214,7 +224,7 @@ def test_onednn_serves_where_it_is_faster() -> None:
         assert served(weights, 2, 16, 32, stride=2, axes=3) == "simd"
         assert served(weights, 3, 16, 16, stride=2, axes=3) == "simd"
         assert served("convolution_backward_data", 3, 16, 16, stride=2, axes=3) == "simd"
-    if torch.cpu._is_avx512_bf16_supported():
+    if bfloat16_products:
         dense = {"dtype": torch.bfloat16}
         assert served("convolution", 1, 56, 64, **dense) == "onednn"
         assert served("convolution", 3, 56, 64, **dense) == "onednn"

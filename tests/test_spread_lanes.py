@@ -10,7 +10,7 @@ from targets import every_target, multiplies_pairs, supported_targets
 import torch_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-LANES = {"avx512": 16, "generic512": 16, "avx2": 8, "generic": 4}
+LANES = {"avx512": 16, "generic512": 16, "generic_amx": 16, "avx2": 8, "generic": 4}
 # Channels of x and y in a group, and of all of x: vectors of any target, and some more.
 CHANNELS = {
     (2, 2): 22, (4, 4): 36, (8, 8): 40, (16, 16): 48, (3, 16): 9, (16, 3): 48, (1, 32): 3,

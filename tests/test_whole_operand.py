@@ -13,7 +13,7 @@ from targets import every_target, integers, multiplies_pairs
 import torch_ops
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-SIXTEEN_LANES = ("avx512", "generic512")
+SIXTEEN_LANES = ("avx512", "generic512", "generic_amx")
 
 
 @dataclass(frozen=True)

@@ -311,7 +311,7 @@ void DataPlan::run(const Operands& operands) const {
     const auto weights_of = [&](int64_t part) { return packed + part * part_units_ * unit(); };
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     const bool streamed = order.shares_parts(problem_.threads);
-    const int64_t blocks = parts_[first].blocks;  // the most of any part
+    const int64_t blocks = most_blocks(std::span(parts_).subspan(first, count));
     const int64_t wholes = count * chunks * turns * blocks;
     const int64_t pieces = pairs_run_on_ ? 1 : packed_pieces(wholes, chunks_.front().channels);
     parallel_for(problem_.threads, wholes * pieces, [&](int64_t i) {

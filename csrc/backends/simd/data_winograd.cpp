@@ -242,7 +242,7 @@ void WinogradPlan::run(const Operands& operands) const {
     const int64_t count = std::min(parts_per_pass_, parts - first);
     const WorkOrder order{count, boxes, groups_share_lines(problem_)};
     const bool streamed = order.shares_parts(problem_.threads);
-    const int64_t blocks = parts_[first].blocks;  // the most of any part
+    const int64_t blocks = most_blocks(std::span(parts_).subspan(first, count));
     const int64_t pieces = packed_pieces(count * blocks, in_channels_);
     parallel_for(problem_.threads, count * blocks * pieces, [&](int64_t i) {
       const int64_t index = i / pieces / blocks, block = i / pieces % blocks;

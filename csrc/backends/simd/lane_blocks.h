@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/simd/kernels.h"
@@ -92,6 +93,11 @@ inline std::vector<BlockRange> block_ranges(const std::vector<LaneBlock>& blocks
       ranges.push_back({group, first, count, blocks[first].lane, end - blocks[first].lane});
     }
   return ranges;
+}
+
+// Of any of these parts: the first one may be a group's last, which has fewer than others.
+inline int64_t most_blocks(std::span<const BlockRange> parts) {
+  return std::ranges::max_element(parts, {}, &BlockRange::blocks)->blocks;
 }
 
 // The parts of all groups; their weights are packed so many at a time.
