@@ -16,6 +16,7 @@
 #include "backends/simd/lane_blocks.h"
 #include "backends/simd/phases.h"
 #include "backends/simd/plans.h"
+#include "core/cpu.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 
@@ -429,6 +430,10 @@ void FewChannelsPlan::run_box(const Operands& operands, int64_t group_index, con
     }
   }
   const Panel panel{0, in_channels_, trimmed_ ? 0 : shift, in_units_ * plane_, 1, plane_};
+  // Lanes behind a row compute what nobody reads. From what others left there, integers for one,
+  // which are denormal numbers, that took ten times as long where each costs the CPU an exception:
+  // 384 to 8 channels of 8x8, 5x5, 1.7 ms instead of 0.18 (Sapphire Rapids).
+  if (is_intel()) std::memset(buffer, 0, buffer_units_ * unit());
   pack_box(packing_, in, box, &panel, 1, buffer);
 
   if (operands.bias)
