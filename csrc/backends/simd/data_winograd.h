@@ -40,6 +40,7 @@ class WinogradPlan : public DirectedPlan {
   void cut_channels();
   void cut_result(int64_t width);
   int64_t lane_bytes() const;
+  int64_t sizes() const;  // of boxes, over the usual ones
   int64_t groups_at_once() const;
   int64_t positions(const PerAxis<int64_t>& tiles) const;
   void pack_weights(const Operands& operands, const BlockRange& part, const LaneBlock& block,
