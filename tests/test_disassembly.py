@@ -26,8 +26,8 @@ TARGETS = ("avx2", "avx512", "avx512_bf16")
 # taps that windows slide over one over <..., vectors, taps, type>, a band one over <..., taps,
 # rows, rows of taps together, type>, windows that are added up one by one over <..., taps, rows of
 # taps that stay in registers, type>, of planes a tile one over <..., rows, vectors, type> and a
-# column one over <..., taps, type>. Runs of 16-bit elements lack a register for what is converted,
-# and spill some sums with AVX2.
+# column one over <..., taps, type>, a tile in matrix registers one over <rows / 16, vectors>. Runs
+# of 16-bit elements lack a register for what is converted, and spill some sums with AVX2.
 KERNELS = {
     "tile": r"_tile<.*, (\d+), (\d+)>\(",
     "run of taps": r"::lane_runs<(?:(?:float|double), .*TapKind\)[024]|.*bfloat16, .*TapKind\)3), "
@@ -36,6 +36,7 @@ KERNELS = {
     "scatter": r"::scattered_windows<(?:float|double), \w+, (3|4), [12], \w+>\(",
     "plane": r"::plane_tile<\w+, (\d+), (\d+), \w+>\(",
     "column": r"::plane_column<\w+, (\d+), \w+>\(",
+    "matrix": r"::(?:gathered|adjacent)_matrix<(\d), (\d)>\(",
     "row of taps": r"::lane_slide_blocks<(?:float|double), .*, (\d+), (\d+), \w+>\(",
 }
 # Of one vector, so many rows and the loop's pointers outnumber the integer registers.
@@ -332,3 +333,22 @@ def test_a_row_of_taps_is_checked_in_its_middle() -> None:
         check_row(*only_tile(stored.replace("0x20(%rsi),%ymm1", "0x28(%rsp),%ymm1")))
     with pytest.raises(AssertionError, match="no loop with multiply-adds for 4 accumulators"):
         check_row(*only_tile(IN_REGISTERS.replace("vfmadd231ps %ymm2,%ymm0", "vaddps %ymm2,%ymm0")))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are those of x86-64")
+def test_matrix_registers_are_loaded_once_for_all_their_products(disassembly: str) -> None:
+    """Rows once for all vectors, vectors once for all rows; sums neither between the products."""
+    found = kernels(disassembly, "amx", "matrix")
+    assert len(found) == 12
+    for name, sums, function in found:
+        halves, vectors = map(int, re.search(KERNELS["matrix"], name).groups())
+        chunks, loads, products = 0, 0, 0
+        for instruction in function:
+            loads += instruction.mnemonic == "tileloadd"
+            products += instruction.mnemonic == "tdpbf16ps"
+            if products == sums:
+                assert loads == halves + vectors, name
+                chunks, loads, products = chunks + 1, 0, 0
+            elif instruction.mnemonic in ("tilestored", "tilezero"):
+                assert (loads, products) == (0, 0), name
+        assert chunks, name

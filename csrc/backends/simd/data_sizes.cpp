@@ -15,9 +15,8 @@ namespace {
 // 2 of 512 channels, 14x14, 0.75 to 0.8 and 0.9 to 0.97, others 0.95 to 1.04; with 8 MB 0.9
 // to 1.06, with 16 0.75 to 1.37.
 constexpr int64_t kMostPackedBytes = 6 << 20;
-// Intel's third-level cache is slower beside its second-level one of
-// 2 MB: with 1 MB 512 to 256 channels of 8x8, 4x4 of stride 2, take 0.6 of the time (AMX), of
-// sequences 0.78 (float32).
+// Intel's third-level cache is slower beside its second-level one of 2 MB: with 1 MB 512 to 256
+// channels of 8x8, 4x4 of stride 2, take 0.6 of the time (AMX), of sequences 0.78 (float32).
 int64_t packed_bytes() { return is_intel() ? 1 << 20 : kMostPackedBytes; }
 constexpr int64_t kItems = 16;  // enough to keep many threads busy until the end
 
