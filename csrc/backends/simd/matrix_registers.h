@@ -39,7 +39,7 @@ class Matrices {
   // releases them behind a tile: a thread that keeps them costs the system a larger context.
   CONVTBW_INLINE explicit Matrices(const MatrixShapes& shapes) {
     MatrixShapes present;
-    asm("sttilecfg %0" : "=m"(present));
+    asm volatile("sttilecfg %0" : "=m"(present));
     const auto bits = [](const MatrixShapes& s) { return _mm512_load_si512(&s); };
     if (_mm512_cmpneq_epi64_mask(bits(present), bits(shapes)))
       asm volatile("ldtilecfg %0" ::"m"(shapes));

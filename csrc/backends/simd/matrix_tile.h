@@ -97,6 +97,7 @@ class MatrixTile {
       turn ^= 1;
       MatrixChunk chunk{{}, {}, nullptr, b_step * 4, false};
       const uint32_t* b[kChunkSteps];
+      b[0] = kNoStep;
       int64_t filled = 0;
       bool b_follows = true;
       do {
@@ -206,7 +207,8 @@ class MatrixTile {
     for (int i = 0; i < rows_; ++i, sums += kWidth) {
       To* const c = first + row(i);
       // Whole vectors where what lies behind the live lanes is written afterwards.
-      const int64_t live = call_.rows_follow && i < rows_ - 1 ? kWidth : call_.live;
+      const bool whole = call_.rows_follow && call_.start != Start::accumulate && i < rows_ - 1;
+      const int64_t live = whole ? kWidth : call_.live;
       for (int j = 0; j < live; j += kMatrixLanes) {
         const int64_t count = smaller(live - j, kMatrixLanes);
         Floats sum = load(sums + j);
