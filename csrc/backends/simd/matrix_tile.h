@@ -12,9 +12,6 @@ namespace {
 
 constexpr int64_t kChunkSteps = kMatrixRows;  // of a multiplication
 
-// Of one row, and of all rows, in a buffer.
-constexpr int64_t kChunkBytes = kChunkSteps * kMatrixRowBytes;
-
 // The registers: sums of the first 16 rows and of those behind them, of two vectors each; or of 16
 // rows of up to four vectors. Four sums at least keep the multiplier busy.
 constexpr bool takes_two_halves(int vectors) { return vectors <= 2; }
